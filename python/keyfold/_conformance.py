@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import runpy
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from keyfold import _core
@@ -109,11 +106,14 @@ def load(name: str) -> None:
         name: the path of a shared library (`.so`, `.dylib`), which `load_plugin` loads; the path of
             a Python file, which is run; else a module, which is imported.
     """
-    path = Path(name)
-    if path.suffix in {".so", ".dylib"} or ".so." in path.name:
-        _loaded.append(_core.load_plugin(path))
-    elif path.suffix == ".py" or os.sep in name:
-        _loaded.append(runpy.run_path(str(path)))
+    import importlib
+    import runpy
+
+    file, ending = os.path.split(name)[1], os.path.splitext(name)[1]
+    if ending in {".so", ".dylib"} or ".so." in file:
+        _loaded.append(_core.load_plugin(name))
+    elif ending == ".py" or os.sep in name:
+        _loaded.append(runpy.run_path(name))
     else:
         _loaded.append(importlib.import_module(name))
 

@@ -44,7 +44,7 @@ ALLOWED_IN_TESTS = {
     "tensor": {"backend"},
     "backend": {"kit"},
     "keyfold": {"backend"},
-    "ops": {"cpu", "kit", "keyfold"},
+    "ops": {"conformance", "cpu", "kit", "keyfold"},
     "conformance": {"backend", "cpu", "keyfold"},
     "layers": {"backend", "cpu", "keyfold"},
 }

@@ -1,9 +1,11 @@
 //! Arrays of the reference, and the arguments of a call.
 
-use keyfold_core::DType;
-use keyfold_tensor::Value;
+use std::sync::Arc;
 
-use crate::number::Number;
+use keyfold_core::{DType, Result, Shape, layout};
+use keyfold_tensor::{BufferHandle, HostBuffer, Tensor, Value};
+
+use crate::number::{Number, encode};
 
 /// An array on the host: a dtype, a shape, and the elements in row-major order.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,7 +156,36 @@ pub enum Arg {
     Plain(Value),
 }
 
+impl Array {
+    /// Returns the array as a contiguous tensor of the host.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn to_tensor(&self) -> Result<Tensor> {
+        let bytes: Vec<u8> = self.items.iter().flat_map(|item| encode(*item, self.dtype)).collect();
+        let buffer = BufferHandle::new(Arc::new(HostBuffer::copy_of(&bytes)?), self.dtype)?;
+        let strides = layout::contiguous_strides(&self.shape);
+        Tensor::from_parts(buffer, Shape::new(&self.shape)?, strides, 0)
+    }
+}
+
 impl Arg {
+    /// Returns the argument with contiguous tensors of the host.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn to_value(&self) -> Result<Value> {
+        let tensor = |operand: &Operand| operand.array.to_tensor().map(Value::Tensor);
+        Ok(match self {
+            Arg::Plain(value) => value.clone(),
+            Arg::Tensor(operand) => tensor(operand)?,
+            Arg::Tensors(all) => {
+                let each = all.iter().map(|one| one.as_ref().map_or(Ok(Value::None), tensor));
+                Value::List(each.collect::<Result<_>>()?)
+            }
+        })
+    }
+
     /// Returns the tensors in it.
     pub fn operands(&self) -> Vec<&Operand> {
         match self {

@@ -8,7 +8,7 @@ use keyfold_tensor::{Tensor, Value};
 use crate::array::{Arg, Layout, Operand};
 use crate::elements::{Generator, Values};
 use crate::model::{self, Expected, Given};
-use crate::sample::Sampler;
+use crate::sample::{Sampler, example};
 
 /// Where the result goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,17 +163,7 @@ impl Case {
 
     /// Returns whether the operator takes the dtype, by its inference.
     pub fn is_taken(&self) -> bool {
-        let mut sampler = Sampler {
-            dtype: self.dtype,
-            shape: vec![2, 3],
-            layout: Layout::Contiguous,
-            values: Values::Plain,
-            choice: 0,
-            device: Device::META,
-            random: Generator::new(0),
-            sums: false,
-        };
-        let Some(args) = sampler.arguments(self.row) else { return false };
+        let Some(args) = example(self.row, self.dtype, Device::META) else { return false };
         let on_meta = args.iter().map(meta).collect::<Result<Vec<_>>>();
         let inferred = on_meta.and_then(|args| {
             use keyfold_dispatch::Value as _;

@@ -29,12 +29,9 @@ pub(crate) fn expect(symptom: Symptom, what: &str, got: &[u8], wanted: &[u8]) ->
     let Some(at) = (0..wanted.len()).find(|at| got.get(*at) != wanted.get(*at)) else {
         return Ok(());
     };
-    let message = format!(
-        "{what}: byte {at} of {} is {:?} and should be {}",
-        wanted.len(),
-        got.get(at),
-        wanted[at]
-    );
+    let found = got.get(at).map_or("missing".to_owned(), u8::to_string);
+    let message =
+        format!("{what}: byte {at} of {} is {found} and should be {}", wanted.len(), wanted[at]);
     Err(Fault::new(symptom, message))
 }
 

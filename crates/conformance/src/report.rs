@@ -290,7 +290,8 @@ impl fmt::Display for Report {
             let title = symptom.map_or(verdict.name(), Symptom::name);
             let times = if *count > 1 { format!(", {count} cases") } else { String::new() };
             writeln!(f)?;
-            wrapped(f, &format!("{title}: {operator} {dtype}{times}"), 0)?;
+            let of = if dtype.is_empty() { String::new() } else { format!(" {dtype}") };
+            wrapped(f, &format!("{title}: {operator}{of}{times}"), 0)?;
             wrapped(f, message, 4)?;
             if !case.is_empty() {
                 wrapped(f, &format!("case {case}"), 4)?;

@@ -33,6 +33,22 @@ pub struct Sampler {
     pub(crate) sums: bool,
 }
 
+/// Returns the arguments of a small call of a row with tensors of a dtype, contiguous ones of 2 by 3
+/// elements where the operator needs no other shape.
+pub fn example(row: &Row, dtype: DType, device: Device) -> Option<Vec<Arg>> {
+    let mut sampler = Sampler {
+        dtype,
+        shape: vec![2, 3],
+        layout: Layout::Contiguous,
+        values: Values::Plain,
+        choice: 0,
+        device,
+        random: Generator::new(0),
+        sums: false,
+    };
+    sampler.arguments(row)
+}
+
 /// Operators that add elements up: the greatest numbers would overflow in some orders only.
 const SUMS: [&str; 11] = [
     "aten::sum",
@@ -347,7 +363,8 @@ impl Sampler {
     fn number(&self, name: &str) -> Value {
         let shifts = name.contains("shift") || name.contains("pow");
         match (self.dtype.kind(), self.choice % 3) {
-            (DTypeKind::Bool, _) => Value::Bool(self.choice % 2 == 0),
+            // Bools have no differences and remainders among themselves.
+            (DTypeKind::Bool, choice) => Value::Int(if choice == 1 { 3 } else { 1 }),
             (DTypeKind::UInt | DTypeKind::Int, choice) if shifts => Value::Int(choice as i64),
             (_, 0) => Value::Int(3),
             (DTypeKind::UInt | DTypeKind::Int, 1) => Value::Int(7),

@@ -6,12 +6,11 @@ use std::any::Any;
 use std::sync::Arc;
 
 use keyfold::Tensor;
-use keyfold::ops::pointwise::ELEMENTWISE;
 use keyfold::ops::{Row, aten, install, register, rows};
 use keyfold_backend::{self as backend, GpuBackend, Pointwise};
+use keyfold_conformance::sample::example;
 use keyfold_core::{DType, Device, DeviceType, ErrorKind};
 use keyfold_cpu::HostBackend;
-use keyfold_dispatch::schema::{Argument, Type};
 use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_tensor::device::Memory;
 use keyfold_tensor::{Value, ValueRef};
@@ -23,66 +22,11 @@ pub(crate) fn tensor(shape: &[usize], dtype: DType) -> Tensor {
     aten::to(&items, dtype).unwrap()
 }
 
-fn positions(items: &[i64], shape: &[usize]) -> Value {
-    Value::Tensor(Tensor::from_slice(items, shape).unwrap())
-}
-
-/// Returns whether an operator is a sum or a mean, whose result may have another dtype than its argument.
-fn sums(operator: &str) -> bool {
-    matches!(operator, "aten::sum" | "aten::mean")
-}
-
-/// Returns the arguments of a call of an operator with tensors of a dtype.
+/// Returns the arguments of a call of an operator with tensors of a dtype, from the table of the
+/// conformance kit.
 pub(crate) fn arguments(row: &Row, dtype: DType) -> Vec<Value> {
-    let (schema, name) = (row.schema(), row.schema().name.qualified());
-    schema.arguments.iter().map(|each| argument(&name, each, dtype)).collect()
-}
-
-/// Returns an argument of a call; tensors are 2 by 3 unless the operator needs another shape.
-fn argument(operator: &str, argument: &Argument, dtype: DType) -> Value {
-    let (name, of) = (&*argument.name, |shape: &[usize]| Value::Tensor(tensor(shape, dtype)));
-    match (operator, name) {
-        (ELEMENTWISE, "expression") => return Value::Str("a, b; c: a * b + c".into()),
-        (_, "condition" | "mask") => return Value::Tensor(tensor(&[2, 3], DType::Bool)),
-        ("aten::gather" | "aten::scatter_add", "index") => {
-            return positions(&[1, 0, 1, 0], &[2, 2]);
-        }
-        (_, "index") if argument.ty == Type::Tensor => return positions(&[1, 0], &[2]),
-        (_, "indices") => return Value::List(vec![positions(&[1, 0, 1], &[3])]),
-        ("aten::index_put" | "aten::index_put_", "values") => return of(&[3, 3]),
-        ("aten::scatter_add", "src") => return of(&[2, 2]),
-        ("aten::select_scatter", "src") => return of(&[3]),
-        // Integers have no negative powers.
-        ("aten::pow", "exponent") | ("aten::rpow", "self") if argument.ty == Type::Tensor => {
-            return Value::Tensor(aten::to(&tensor(&[2, 3], DType::Bool), dtype).unwrap());
-        }
-        ("aten::squeeze", "self") => return of(&[1, 3]),
-        ("aten::reshape", "shape") => return Value::List(vec![Value::Int(3), Value::Int(2)]),
-        ("aten::permute", "dims") => return Value::List(vec![Value::Int(1), Value::Int(0)]),
-        ("aten::matmul", "other") => return of(&[3, 2]),
-        (_, "fill_value" | "value") => return Value::Bool(true),
-        (_, "numbers") => return Value::List(vec![Value::Int(2)]),
-        (_, "size") => return Value::List(vec![Value::Int(2), Value::Int(3)]),
-        (_, "start") => return Value::Int(0),
-        (_, "end") if operator == "aten::arange" => return Value::Int(2),
-        (_, "dtype") if !sums(operator) => return Value::DType(dtype),
-        (_, "device") if argument.default.is_none() => return Value::Device(Device::CPU),
-        _ => {}
-    }
-    match argument.ty.without_optional() {
-        Type::Tensor => of(&[2, 3]),
-        Type::List(item, _) if **item == Type::Tensor => Value::List(vec![of(&[2, 3]); 2]),
-        Type::Scalar => Value::Int(1),
-        Type::Bool => Value::Bool(false),
-        Type::Int if argument.default.is_none() => Value::Int(0),
-        Type::List(item, _) if **item == Type::Int && argument.default.is_none() => {
-            Value::List(vec![Value::Int(1)])
-        }
-        _ => match &argument.default {
-            Some(default) => Value::from_literal(default, &argument.ty).unwrap(),
-            None => Value::None,
-        },
-    }
+    let args = example(row, dtype, Device::CPU).expect("an example of each row");
+    args.iter().map(|arg| arg.to_value().unwrap()).collect()
 }
 
 /// Returns the dtypes that an operator supports.
