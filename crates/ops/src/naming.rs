@@ -5,19 +5,21 @@ use keyfold_dispatch::schema::{Schema, Type};
 
 use crate::row::Row;
 
-/// The parameter of a function of one array.
-pub(crate) const ONE: &str = "Tensor x";
+// Parameter lists of functions `keyfold.NAME`, written as in a schema, in the words of the array API.
+
+/// The parameters of a function of one array.
+pub(crate) const UNARY_PARAMETERS: &str = "Tensor x";
 /// The parameters of a function of two arrays.
-pub(crate) const TWO: &str = "Tensor x1, Tensor x2";
+pub(crate) const BINARY_PARAMETERS: &str = "Tensor x1, Tensor x2";
 /// The parameters of a reduction over axes.
-pub(crate) const REDUCED: &str = "Tensor x, int[1]? axis=None, *, bool? keepdims=None";
-/// The same with a dtype to add up in.
-pub(crate) const SUMMED: &str =
+pub(crate) const REDUCTION_PARAMETERS: &str = "Tensor x, int[1]? axis=None, *, bool? keepdims=None";
+/// The parameters of a sum or product over axes: those of a reduction, and the dtype to accumulate in.
+pub(crate) const SUM_PARAMETERS: &str =
     "Tensor x, int[1]? axis=None, *, ScalarType? dtype=None, bool? keepdims=None";
-/// The parameters of a function that gives positions along an axis.
-pub(crate) const PLACED: &str = "Tensor x, int? axis=None, *, bool? keepdims=None";
-/// The parameters of a function of lanes along an axis.
-pub(crate) const LANES: &str = "Tensor x, int axis=-1";
+/// The parameters of a function that returns positions along an axis, as `argmax` does.
+pub(crate) const POSITION_PARAMETERS: &str = "Tensor x, int? axis=None, *, bool? keepdims=None";
+/// The parameters of a function that maps each lane along an axis, as `softmax` does.
+pub(crate) const LANE_PARAMETERS: &str = "Tensor x, int axis=-1";
 
 /// How an operator is reached in Python beside `keyfold.ops`.
 ///
@@ -97,7 +99,7 @@ impl Form {
     fn parameters(&self) -> &'static str {
         match self {
             Form::Plain(parameters) => parameters,
-            Form::Pair(_) => TWO,
+            Form::Pair(_) => BINARY_PARAMETERS,
             Form::Choice => "Tensor condition, Tensor x1, Tensor x2",
         }
     }

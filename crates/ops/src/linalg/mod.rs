@@ -10,7 +10,7 @@ use keyfold_tensor::Tensor;
 
 use crate::convert::to_dtype;
 use crate::infer::{Call, CallPlan, Fill, Run};
-use crate::naming::{TWO, named};
+use crate::naming::{BINARY_PARAMETERS, named};
 use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule, Tangent};
 use crate::vjp::{READS_OTHER, formula};
@@ -100,7 +100,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         },
         named(
             "matmul",
-            TWO,
+            BINARY_PARAMETERS,
             "Return the matrix product over the last two dimensions; the ones before broadcast.",
         ),
     )?;

@@ -11,7 +11,7 @@ use super::gradients::unary_pow::{cos, exp, expm1, log, log1p, relu, sigmoid, si
 use super::{Pointwise, Size};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::like_derivative;
-use crate::naming::{Naming, ONE, named, named_method};
+use crate::naming::{Naming, UNARY_PARAMETERS, named, named_method};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_RESULT, formula};
@@ -50,12 +50,12 @@ struct UnaryRow {
 impl UnaryRow {
     /// The row of a function that `keyfold.NAME` calls, which has this docstring.
     fn named(self, name: &'static str, doc: &'static str) -> Result<Row> {
-        self.row(named(name, ONE, doc))
+        self.row(named(name, UNARY_PARAMETERS, doc))
     }
 
     /// As [`UnaryRow::named`], of a function that is a method of `Tensor`, too.
     fn method(self, name: &'static str, doc: &'static str) -> Result<Row> {
-        self.row(named_method(name, ONE, doc))
+        self.row(named_method(name, UNARY_PARAMETERS, doc))
     }
 
     fn row(self, naming: Naming) -> Result<Row> {

@@ -14,7 +14,10 @@ use keyfold_tensor::{IntList, Tensor};
 
 use crate::infer::{AnyStrides, Call, CallPlan, Run};
 use crate::jvp::{self, LINEAR, pushforward};
-use crate::naming::{LANES, Naming, PLACED, REDUCED, SUMMED, named, named_method};
+use crate::naming::{
+    LANE_PARAMETERS, Naming, POSITION_PARAMETERS, REDUCTION_PARAMETERS, SUM_PARAMETERS, named,
+    named_method,
+};
 use crate::op::Op;
 use crate::promote::floating;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
@@ -327,7 +330,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             sum_layers(gradients::sum_dim, batching::reduce_dims),
             named_method(
                 "sum",
-                SUMMED,
+                SUM_PARAMETERS,
                 "Return the sum of all elements, or along axes. Integers and bools add up to \
                  int64.\n\nUnsigned ones add up to uint64. The result's bits don't depend on the \
                  number of threads.",
@@ -343,7 +346,11 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::mean",
             ReduceOp::Mean,
             sum_layers(gradients::mean_dim, batching::reduce_dims),
-            named_method("mean", REDUCED, "Return the mean of all elements, or along axes."),
+            named_method(
+                "mean",
+                REDUCTION_PARAMETERS,
+                "Return the mean of all elements, or along axes.",
+            ),
         )?,
         min_max_row(
             "aten::max",
@@ -363,7 +370,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             min_max_layers(gradients::amax, jvp::amax, batching::reduce_dims),
             named_method(
                 "max",
-                REDUCED,
+                REDUCTION_PARAMETERS,
                 "Return the greatest element, or the greatest along axes. NaN goes through.",
             ),
         )?,
@@ -373,7 +380,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             min_max_layers(gradients::amin, jvp::amin, batching::reduce_dims),
             named_method(
                 "min",
-                REDUCED,
+                REDUCTION_PARAMETERS,
                 "Return the least element, or the least along axes. NaN goes through.",
             ),
         )?,
@@ -382,7 +389,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             ReduceOp::All,
             named_method(
                 "all",
-                REDUCED,
+                REDUCTION_PARAMETERS,
                 "Return whether all elements, or all along axes, are true or nonzero.",
             ),
         )?,
@@ -391,7 +398,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             ReduceOp::Any,
             named_method(
                 "any",
-                REDUCED,
+                REDUCTION_PARAMETERS,
                 "Return whether any element, or any along axes, is true or nonzero.",
             ),
         )?,
@@ -400,7 +407,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             ReduceOp::ArgMax,
             named_method(
                 "argmax",
-                PLACED,
+                POSITION_PARAMETERS,
                 "Return where the greatest element is, along an axis or in the flattened array.",
             ),
         )?,
@@ -409,7 +416,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             ReduceOp::ArgMin,
             named_method(
                 "argmin",
-                PLACED,
+                POSITION_PARAMETERS,
                 "Return where the least element is, along an axis or in the flattened array.",
             ),
         )?,
@@ -420,7 +427,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             jvp::softmax,
             named_method(
                 "softmax",
-                LANES,
+                LANE_PARAMETERS,
                 "Return positive numbers that add up to 1 along an axis. Not in the standard.",
             ),
         )?,
@@ -431,7 +438,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             jvp::log_softmax,
             named(
                 "log_softmax",
-                LANES,
+                LANE_PARAMETERS,
                 "Return the logarithms of the softmax along an axis. Not in the standard.",
             ),
         )?,

@@ -15,7 +15,7 @@ use keyfold_tensor::{IntList, Tensor};
 use crate::convert::{cast, conversion};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::LINEAR;
-use crate::naming::{Naming, ONE, named};
+use crate::naming::{Naming, UNARY_PARAMETERS, named};
 use crate::op::Op;
 use crate::row::{Batching, COMPUTES, Gradient, Layers, Row, Rule};
 use crate::vjp::{READS_NOTHING, formula};
@@ -105,7 +105,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_| (),
             clone,
             layers(gradients::same, vmap::single),
-            named("positive", ONE, "Return a copy."),
+            named("positive", UNARY_PARAMETERS, "Return a copy."),
         )?,
         Row::computes::<(&Tensor, DType), _, _>(
             ("aten::to", ""),
