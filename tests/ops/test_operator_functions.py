@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keyfold as kf
+from keyfold._default import dispatcher as _default
 from keyfold._ops import _operators
 
 NAMES = _operators.__all__
@@ -63,6 +64,65 @@ def test_engine_functions_take_a_function_and_its_arguments():
     assert kf.explain(kf.sum, X, dim=0, out=kf.zeros(2)).operator.name == "aten::sum.dim_out"
     assert kf.infer_meta(kf.sum, X, axis=0, keepdims=True).shape == (1, 2)
     assert kf.call_direct(kf.exp, "CPU", X).tolist() == kf.exp(X).tolist()
+
+
+CPU = kf.DispatchKeySet("CPU")
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "operator"),
+    [
+        (kf.exp, (X,), {}, "aten::exp"),
+        (kf.sum, (X,), {"axis": 0, "keepdims": True}, "aten::sum.dim"),
+        (kf.add, (X, X), {}, "aten::add"),
+        (kf.add, (X, 1.5), {}, "aten::add.Scalar"),
+        (kf.subtract, (1.5, X), {}, "aten::rsub.Scalar"),
+        (kf.where, (X > 1, 0.5, X), {}, "aten::where.ScalarSelf"),
+    ],
+)
+def test_a_function_stands_for_the_operator_that_its_arguments_choose(
+    function, args, kwargs, operator
+):
+    expected = function(*args, **kwargs).tolist()
+    assert kf.redispatch(function, CPU, *args, **kwargs).tolist() == expected
+    assert _default.call(function, *args, **kwargs).tolist() == expected
+    assert _default.redispatch(function, CPU, *args, **kwargs).tolist() == expected
+    report = kf.opcheck(function, args, kwargs, tests=["schema", "meta"])
+    assert report == {"schema": "passed", "meta": "passed"}
+    assert report.operator == operator
+
+
+def test_engine_functions_refuse_arguments_that_the_function_refuses(raises_saying):
+    with raises_saying(kf.BindingError, "keyfold.sum() missing 1 required positional argument"):
+        kf.opcheck(kf.sum, ())
+    with raises_saying(kf.BindingError, "keyfold.exp() takes 1 positional argument but 2 were"):
+        kf.redispatch(kf.exp, CPU, X, X)
+
+
+def test_a_function_of_one_operator_stands_for_it():
+    assert kf.get_op(kf.sum).name == "aten::sum.dim"
+    assert kf.get_kernel(kf.exp, "CPU")(X).tolist() == kf.exp(X).tolist()
+    library = kf.Library("aten")
+    library.impl(kf.exp, lambda x: kf.zeros(x.shape), "Profiler")
+    assert kf.call_direct(kf.exp, "Profiler", X).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    library.close()
+    assert not kf.get_op(kf.exp).has_kernel("Profiler")
+
+
+def test_a_function_of_several_operators_is_refused_where_no_arguments_choose(raises_saying):
+    message = "keyfold.add stands for several operators, by its arguments: aten::add, "
+    for call in (
+        lambda: kf.get_op(kf.add),
+        lambda: kf.get_kernel(kf.add, "CPU"),
+        lambda: kf.impl(kf.add, "CPU", lambda x, y: x),
+        lambda: kf.register_fake(kf.add, lambda x, y: x),
+        lambda: kf.register_vmap(kf.add, lambda info, dims, x, y: x),
+        lambda: kf.register_autograd(kf.add, lambda ctx, grad: grad),
+        lambda: kf.register_jvp(kf.add, lambda inputs, tangents, output: None),
+        lambda: kf.register_autocast(kf.add, "lower"),
+    ):
+        with raises_saying(kf.BindingError, message + "aten::add.Scalar; give the name of one"):
+            call()
 
 
 def test_arguments_go_where_the_operator_has_them():

@@ -47,7 +47,7 @@ mod _core {
             handle::PyHandle,
             jvp::{_has_tangent, _register_jvp, _without_graph, PyLevel, PyTangentHandle},
             memory::{memory_stats, set_cache_limit, trim_memory},
-            meta::{_infer_meta, _infer_meta_aliases, _overload_for},
+            meta::{_infer_meta, _infer_meta_aliases, _resolved},
             nativekernel::PyNativeKernel,
             operator::{PyKernelHandle, PyTableEntry},
             packet::PyPacket,

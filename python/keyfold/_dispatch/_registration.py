@@ -331,7 +331,8 @@ class Library(_core._Block):
                 f"Library.impl() takes the kernel second, then the key: impl({_said(name)}, "
                 f"{_said(key)}, {_said(fn)}), not impl({_said(name)}, {_said(fn)}, {_said(key)})"
             )
-        full = self._qualify(name if isinstance(name, str) else name.name)
+        op = name if isinstance(name, str) else self._dispatcher.get_op(name).name
+        full = self._qualify(op)
         with self._collecting:
             if self._is_open:
                 fn = _on(arrays, self._dispatcher, full, fn, with_keyset)

@@ -98,7 +98,8 @@ def opcheck(
     - `trace`: a trace of the call, run again, gives the same.
 
     Args:
-        op: the operator, one of its packets, or its name.
+        op: the operator, one of its packets, its name, or the function `keyfold.NAME` that calls
+            it.
         args: the arguments of an example call. Small ones do.
         kwargs: its keyword arguments.
         tests: the names of the tests to run; all of them by default.
@@ -114,7 +115,7 @@ def opcheck(
         UnknownOperator, BindingError: no such operator, or arguments that don't fit.
     """
     given = dict(kwargs or {})
-    operator = find(_default, op, _core._overload_for, op, tuple(args), given)
+    operator, args, given = find(_default, op, _core._resolved, op, tuple(args), given)
     names = list(_TESTS) if tests is None else [tests] if isinstance(tests, str) else list(tests)
     unknown = [name for name in names if name not in _TESTS]
     if unknown:

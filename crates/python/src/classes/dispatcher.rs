@@ -252,7 +252,8 @@ impl PyDispatcher {
         if op.is_instance_of::<PyOperator>() || op.is_instance_of::<PyPacket>() {
             return op.call(args, kwargs);
         }
-        packet::overload_for(&self.dispatcher, op, args, kwargs)?.call(args, kwargs)
+        let (operator, args, kwargs) = function::resolved(&self.dispatcher, op, args, kwargs)?;
+        operator.call(args, kwargs.as_ref())
     }
 
     /// Calls an operator with this key set, taken as given.
@@ -264,8 +265,8 @@ impl PyDispatcher {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let operator = packet::overload_for(&self.dispatcher, op, args, kwargs)?;
-        operator.get().call_with(args, kwargs, &Redispatch(keyset_from(keyset)?))
+        let (operator, args, kwargs) = function::resolved(&self.dispatcher, op, args, kwargs)?;
+        operator.get().call_with(&args, kwargs.as_ref(), &Redispatch(keyset_from(keyset)?))
     }
 
     /// Runs the kernel at one key, whatever the arguments' keys are.

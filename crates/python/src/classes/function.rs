@@ -505,7 +505,8 @@ impl PyFunction {
 }
 
 /// An operator, and the arguments of a call of it.
-type OperatorCall<'py> = (Bound<'py, PyOperator>, Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
+pub(crate) type OperatorCall<'py> =
+    (Bound<'py, PyOperator>, Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
 
 /// The operator that a call means, and the arguments as it takes them: those of a function of the package
 /// are put into its order.

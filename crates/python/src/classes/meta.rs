@@ -6,7 +6,8 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::call::operator::PyOperator;
 use crate::call::{context, results};
-use crate::classes::{function, packet};
+use crate::classes::function::{self, OperatorCall, PyFunction};
+use crate::classes::packet;
 use crate::marshal::arrays::caller::Caller;
 use crate::marshal::errors::IntoPyResult;
 
@@ -45,16 +46,21 @@ pub(crate) fn _infer_meta_aliases<'py>(
     Ok((results::value_to_py(py, result, &[], Caller::TENSOR)?, aliases))
 }
 
-/// The overload that a call with these arguments means.
+/// The overload that a call with these arguments means, and the arguments as it takes them.
 #[pyfunction]
 #[pyo3(signature = (op, args, kwargs))]
-pub(crate) fn _overload_for<'py>(
+pub(crate) fn _resolved<'py>(
     op: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
     kwargs: &Bound<'py, PyDict>,
-) -> PyResult<Bound<'py, PyOperator>> {
+) -> PyResult<OperatorCall<'py>> {
     let dispatcher = keyfold::dispatcher();
-    // Where none fits, the default one: what is done with it says why it doesn't.
-    packet::overload_for(dispatcher, op, args, Some(kwargs))
-        .or_else(|error| packet::operator_from(dispatcher, op).map_err(|_| error))
+    function::resolved(dispatcher, op, args, Some(kwargs)).or_else(|error| {
+        if op.is_instance_of::<PyFunction>() {
+            return Err(error);
+        }
+        // Where none fits, the default one: its call says why it doesn't.
+        let operator = packet::operator_from(dispatcher, op).map_err(|_| error)?;
+        Ok((operator, args.clone(), Some(kwargs.clone())))
+    })
 }

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::call::invoke::{self, Redispatch};
 use crate::call::operator::{self, PyOperator};
 use crate::call::panics::guarded;
-use crate::classes::packet;
+use crate::classes::redispatch;
 use crate::marshal::argument::wrong_type;
 use crate::marshal::describe::describe_object;
 use crate::marshal::keys::{self, PyKeySet, keyset_from, keyset_object, removed_from};
@@ -125,7 +125,7 @@ unsafe extern "C" fn redispatch(
                 return Ok(invoke::call(operator.get(), rest, count, keywords, &Redispatch(set)));
             }
             let op = Borrowed::from_ptr(py, op);
-            packet::redispatch_c(py, &op, set, rest, count, keywords)
+            redispatch::redispatch(py, &op, set, rest, count, keywords)
         }
     })
 }

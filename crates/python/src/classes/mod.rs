@@ -1,7 +1,7 @@
 //! The classes that users hold: `keyfold.Tensor`, operators, dispatchers, layers, devices, and the module's functions.
 //!
 //! - `tensor`: the methods of `keyfold.Tensor`, those that rows name in `method`; `aten`, the operators that they call; `array_kind`
-//! - `operator`, `packet`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators
+//! - `operator`, `packet`, `redispatch`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators
 //! - `function`: the package's functions that call operators; `number_or_array`
 //! - `nativekernel`, `plugin`, `tvmffi`: kernels that aren't Python's
 //! - `guards`, `block`: `with` blocks
@@ -38,6 +38,7 @@ pub(crate) mod packet;
 pub(crate) mod plugin;
 pub(crate) mod profiler;
 pub(crate) mod random;
+pub(crate) mod redispatch;
 pub(crate) mod schema;
 pub(crate) mod tensor;
 pub(crate) mod testing;

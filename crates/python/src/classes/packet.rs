@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_core::{ErrorKind, Result, did_you_mean};
-use keyfold_dispatch::{DispatchKeySet, Dispatcher, Operator, Packet, first_that_takes};
+use keyfold_dispatch::{Dispatcher, Operator, Packet, first_that_takes};
 use keyfold_tensor::Value;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::call::current::{dispatcher_of_names, isolated};
-use crate::call::invoke::{self, Computed, Redispatch};
+use crate::call::invoke::{self, Computed};
 use crate::call::operator::{self, PyOperator};
 #[cfg(not(feature = "abi3"))]
 use crate::call::panics::guarded;
@@ -59,7 +58,7 @@ impl PyPacket {
     }
 
     /// The overloads that exist now.
-    fn current(&self, py: Python<'_>) -> PyResult<Arc<[Py<PyOperator>]>> {
+    pub(crate) fn current(&self, py: Python<'_>) -> PyResult<Arc<[Py<PyOperator>]>> {
         let dispatcher = self.packet.dispatcher();
         let generation = dispatcher.generation();
         {
@@ -124,7 +123,7 @@ impl PyPacket {
 
     /// The overload, if there is one alone and nothing changed since it was looked up.
     #[inline(always)]
-    fn single(&self) -> Option<*mut ffi::PyObject> {
+    pub(crate) fn single(&self) -> Option<*mut ffi::PyObject> {
         if self.sole_at.load(Ordering::Acquire) != self.packet.dispatcher().generation() {
             return None;
         }
@@ -153,7 +152,7 @@ impl PyPacket {
 }
 
 /// The objects of a name's overloads.
-fn objects_of(
+pub(crate) fn objects_of(
     py: Python<'_>,
     dispatcher: &Dispatcher<Value>,
     name: &str,
@@ -166,7 +165,7 @@ fn objects_of(
 ///
 /// # Safety
 /// As for [`invoke::call`].
-unsafe fn chosen<'o>(
+pub(crate) unsafe fn chosen<'o>(
     py: Python<'_>,
     name: &str,
     overloads: &'o [Py<PyOperator>],
@@ -275,7 +274,7 @@ impl PyPacket {
 
 /// The operator of a name. Where there is none, installed packages that offer its namespace are loaded
 /// first; an isolated dispatcher has nothing of theirs.
-fn named(
+pub(crate) fn named(
     py: Python<'_>,
     dispatcher: &Dispatcher<Value>,
     name: &str,
@@ -317,9 +316,33 @@ pub(crate) fn operator_from<'py>(
         let name = given.extract::<Text>()?;
         return operator::object_of(py, &*named(py, dispatcher, &name)?);
     }
+    // A function of the package.
+    if let Ok(held) = given.getattr("operators")
+        && let Ok(operators) = held.extract::<Vec<Bound<'py, PyOperator>>>()
+    {
+        return only(given, operators);
+    }
     Err(wrong_type(format!(
         "an operator is given as its object or its name \"ns::name\", not {}",
         describe_object(given)
+    )))
+}
+
+/// The operator of a function that calls only one.
+fn only<'py>(
+    function: &Bound<'py, PyAny>,
+    mut operators: Vec<Bound<'py, PyOperator>>,
+) -> PyResult<Bound<'py, PyOperator>> {
+    if operators.len() == 1 {
+        return Ok(operators.remove(0));
+    }
+    let mut names: Vec<&str> = operators.iter().map(|each| each.get().operator.name()).collect();
+    names.dedup();
+    let function = function.getattr("__name__")?.extract::<Text>()?;
+    Err(wrong_type(format!(
+        "keyfold.{} stands for several operators, by its arguments: {}; give the name of one",
+        &*function,
+        names.join(", ")
     )))
 }
 
@@ -350,103 +373,6 @@ pub(crate) fn overload_for<'py>(
         Ok(unsafe { chosen(py, &name, &candidates, all.as_ptr(), nargs, names) })
     })?;
     Ok(found.map_err(|error| for_caller(py, error))?.bind(py).clone())
-}
-
-struct CachedName {
-    name: Py<PyString>,
-    generation: u64,
-    operator: Py<PyOperator>,
-}
-
-const CACHED_NAMES: usize = 64;
-
-/// Operators that were redispatched to by name, by the address of the name's object. Each entry
-/// holds its objects, so an address stands for one name as long as it is there.
-static NAMES: Mutex<[Option<CachedName>; CACHED_NAMES]> =
-    Mutex::new([const { None }; CACHED_NAMES]);
-
-/// The operator of a name in the process's dispatcher, by the identity of the string where it
-/// was seen before: a literal in a layer's source is one object.
-fn by_name<'py>(
-    py: Python<'py>,
-    name: &Bound<'py, PyString>,
-) -> PyResult<Option<Bound<'py, PyOperator>>> {
-    if let Some(isolated) = isolated() {
-        let text = name.to_string_lossy();
-        if isolated.overloads(&text).len() > 1 {
-            return Ok(None);
-        }
-        return operator::object_of(py, &*isolated.operator(&text).py(py)?).map(Some);
-    }
-    let dispatcher = keyfold::dispatcher();
-    let generation = dispatcher.generation();
-    let at = (name.as_ptr() as usize >> 4) % CACHED_NAMES;
-    {
-        let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cached) = &names[at]
-            && cached.name.as_ptr() == name.as_ptr()
-            && cached.generation == generation
-        {
-            return Ok(Some(cached.operator.bind(py).clone()));
-        }
-    }
-    let text = name.to_string_lossy();
-    // With several overloads the arguments decide.
-    if dispatcher.overloads(&text).len() > 1 {
-        return Ok(None);
-    }
-    let operator = operator::object_of(py, &*named(py, dispatcher, &text)?)?;
-    let entry =
-        CachedName { name: name.clone().unbind(), generation, operator: operator.clone().unbind() };
-    let old = {
-        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        names[at].replace(entry)
-    };
-    drop(old);
-    Ok(Some(operator))
-}
-
-/// Redispatches with a C array of arguments. The operator is an object or a name.
-///
-/// # Safety
-/// As for [`invoke::call`].
-pub(crate) unsafe fn redispatch_c(
-    py: Python<'_>,
-    op: &Bound<'_, PyAny>,
-    keyset: DispatchKeySet,
-    args: *const *mut ffi::PyObject,
-    nargs: usize,
-    keywords: *mut ffi::PyObject,
-) -> PyResult<*mut ffi::PyObject> {
-    let given = Redispatch(keyset);
-    let known = match op.cast::<PyString>() {
-        Ok(name) => by_name(py, name)?,
-        Err(_) => match op.cast::<PyPacket>() {
-            Ok(packet) => packet.get().single().map(|only| {
-                // SAFETY: the packet's own operator object, alive while the packet is.
-                unsafe { Bound::from_borrowed_ptr(py, only).cast_into_unchecked::<PyOperator>() }
-            }),
-            Err(_) => Some(operator_from(&dispatcher_of_names(), op)?),
-        },
-    };
-    if let Some(operator) = known {
-        // SAFETY: as for the caller.
-        return Ok(unsafe { invoke::call(operator.get(), args, nargs, keywords, &given) });
-    }
-    let names = dispatcher_of_names();
-    let candidates = match op.cast::<PyPacket>() {
-        Ok(packet) => packet.get().current(py)?,
-        Err(_) => objects_of(py, &names, &op.extract::<String>()?)?,
-    };
-    // SAFETY: as for the caller.
-    let fitting = unsafe { chosen(py, "", &candidates, args, nargs, keywords) };
-    let operator = match fitting {
-        Ok(fitting) => fitting.bind(py).clone(),
-        // The call words the error.
-        Err(_) => operator_from(&names, op)?,
-    };
-    // SAFETY: as for the caller.
-    Ok(unsafe { invoke::call(operator.get(), args, nargs, keywords, &given) })
 }
 
 #[cfg(not(feature = "abi3"))]
