@@ -76,6 +76,22 @@ def test_gradcheck_finds_a_wrong_tangent(make):
         kf.gradcheck(without, leaf(x()), check_forward=True)
 
 
+def test_gradcheck_compares_forward_mode_alone(make):
+    op = make("scaled(Tensor x) -> Tensor", lambda x: x * 3.0)
+    handle = kf.register_jvp(op, lambda inputs, tangents, output: tangents[0] * 3.0)
+    with pytest.raises(kf.GradientError, match="scaled"):
+        kf.gradcheck(op, leaf(x()), check_forward=True)
+    assert kf.gradcheck(op, leaf(x()), check_forward=True, check_backward=False)
+    handle.remove()
+    kf.register_jvp(op, lambda inputs, tangents, output: tangents[0] * 2.0)
+    with pytest.raises(kf.GradientError, match="forward-mode derivative of output 0"):
+        kf.gradcheck(op, leaf(x()), check_forward=True, check_backward=False)
+    with pytest.raises(kf.InvalidValue, match="check_backward or check_forward must be True"):
+        kf.gradcheck(op, leaf(x()), check_backward=False)
+    with pytest.raises(kf.BindingError, match="'check_backward' must be True or False, not int 1"):
+        kf.gradcheck(op, leaf(x()), check_backward=1)
+
+
 def test_gradcheck_finds_what_is_not_recorded():
     with pytest.raises(kf.GradientError, match="isn't recorded"):
         kf.gradcheck(lambda a: a.detach() * 2.0, leaf(x()))

@@ -131,6 +131,37 @@ def test_a_wrong_tangent_is_caught(make):
     assert "the forward-mode derivative of output 0 with respect to input 0 is wrong" in said
 
 
+@pytest.mark.parametrize("derivative", ["none", "refused"])
+def test_tangents_are_checked_without_a_derivative(make, derivative):
+    op = make("twice(Tensor x) -> Tensor", lambda x: x * 2.0)
+
+    def refuse(ctx, grad):
+        raise kf.NotSupported("not this one")
+
+    if derivative == "refused":
+        kf.register_autograd(op, refuse)
+    skipped = {"none": "no derivative registered", "refused": "no derivative: not this one"}
+    assert kf.opcheck(op, (x(),), tests="autograd") == {
+        "autograd": f"skipped: {skipped[derivative]}"
+    }
+    kf.register_jvp(op, lambda inputs, tangents, output: tangents[0] * 2.0)
+    assert kf.opcheck(op, (x(),), tests="autograd") == {"autograd": "passed"}
+    kf.register_jvp(op, lambda inputs, tangents, output: tangents[0] * 3.0, override="replace")
+    said = failure(op, kf.asarray(x()), test="autograd")
+    assert "the forward-mode derivative of output 0 with respect to input 0 is wrong" in said
+
+
+def test_a_rule_that_says_it_has_no_rule_is_a_failure(make):
+    op = make("twice(Tensor x) -> Tensor", lambda x: x * 2.0)
+
+    def lie(inputs, tangents, output):
+        raise kf.GradientError("twice has no rule for tangents")
+
+    kf.register_autograd(op, lambda ctx, grad: grad * 2.0)
+    kf.register_jvp(op, lie)
+    assert "twice has no rule for tangents" in failure(op, kf.asarray(x()), test="autograd")
+
+
 @pytest.mark.parametrize(
     "backward",
     [

@@ -45,7 +45,10 @@ mod _core {
             function::{_functions, PyFunction},
             guards::{PyGuard, exclude_keys, include_keys},
             handle::PyHandle,
-            jvp::{_has_tangent, _register_jvp, _without_graph, PyLevel, PyTangentHandle},
+            jvp::{
+                _has_registered_jvp, _has_tangent, _register_jvp, _without_graph, PyLevel,
+                PyTangentHandle,
+            },
             memory::{memory_stats, set_cache_limit, trim_memory},
             meta::{_infer_meta, _infer_meta_aliases, _resolved},
             nativekernel::PyNativeKernel,

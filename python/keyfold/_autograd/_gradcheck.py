@@ -35,6 +35,7 @@ def gradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
     check_forward: bool = False,
+    check_backward: bool = True,
 ) -> bool:
     """Compare a function's derivatives with finite differences.
 
@@ -52,6 +53,7 @@ def gradcheck(
         rtol: and how far in addition, as a part of the numeric one.
         raise_exception: False to return False instead of raising GradientError.
         check_forward: True to compare the derivatives of forward mode (`jvp`), too.
+        check_backward: False to leave out those of reverse mode, of a function that has none.
 
     Returns:
         Whether all derivatives agree.
@@ -60,17 +62,21 @@ def gradcheck(
         GradientError: one doesn't: the message has the result, the input, the element, and both
             values. Or the gradient, or with `check_forward` the tangent, can't be computed.
         DTypeError: an input to check is neither float64 nor complex128.
-        InvalidValue: no input is to be checked.
+        InvalidValue: no input is to be checked, or in neither mode.
 
-    Source: the form is that of `torch.autograd.gradcheck`, whose `check_forward_ad` is
-    `check_forward`.
+    Source: the form is that of `torch.autograd.gradcheck`, whose `check_forward_ad` and
+    `check_backward_ad` are `check_forward` and `check_backward`.
     """
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = _checked(given, "gradcheck")
-    if not isinstance(check_forward, bool):
-        raise refused("gradcheck", "check_forward", "True or False", check_forward)
+    modes = {"check_backward": check_backward, "check_forward": check_forward}
+    for name, mode in modes.items():
+        if not isinstance(mode, bool):
+            raise refused("gradcheck", name, "True or False", mode)
+    if not any(modes.values()):
+        raise InvalidValue("gradcheck: check_backward or check_forward must be True; both are not")
     try:
-        _compare(f, given, checked, eps, atol, rtol, check_forward)
+        _compare(f, given, checked, eps, atol, rtol, check_forward, check_backward)
     except GradientError:
         if raise_exception:
             raise
@@ -139,7 +145,7 @@ def gradgradcheck(
 
     whole = (*given, *seeds)
     try:
-        _compare(gradients, whole, _checked(whole, "gradgradcheck"), eps, atol, rtol, False)
+        _compare(gradients, whole, _checked(whole, "gradgradcheck"), eps, atol, rtol)
     except GradientError:
         if raise_exception:
             raise
@@ -235,7 +241,8 @@ def _compare(
     eps: float,
     atol: float,
     rtol: float,
-    check_forward: bool,
+    check_forward: bool = False,
+    check_backward: bool = True,
 ) -> None:
     random_state = _core.get_rng_state()
 
@@ -247,7 +254,7 @@ def _compare(
     arguments, outputs = evaluate({})
     leaves = [arguments[place] for place in checked]
     for place, leaf in zip(checked, leaves, strict=True):
-        analytic = [_rows(output, leaf) for output in outputs]
+        backward = [_rows(output, leaf) for output in outputs if check_backward]
         base = np.array(_numbers(inputs[place]), order="C")
         numeric = [np.zeros((_count(output), _count(leaf))) for output in outputs]
         forward = [np.zeros_like(matrix) for matrix in numeric]
@@ -267,7 +274,7 @@ def _compare(
             for matrix, up, down in zip(numeric, *sides, strict=True):
                 matrix[:, element] = (up - down) / (2 * eps)
         for number, output in enumerate(outputs):
-            modes = [("the derivative", analytic)]
+            modes = [("the derivative", backward)] if check_backward else []
             modes += [("the forward-mode derivative", forward)] if check_forward else []
             for name, found in modes:
                 what = f"{name} of output {number} with respect to input {place}"
@@ -302,13 +309,18 @@ def _tangents(
     return [_parts(tangent) for tangent in found]
 
 
-def has_forward(f: Callable[..., Any], inputs: Sequence[Any]) -> bool:
+def has_forward(f: Callable[..., Any], inputs: Sequence[_core.Tensor]) -> bool:
     """Whether all operators that a function calls have a rule for tangents."""
+    level = _core._JvpLevel()
     try:
-        jvp(lambda *args: _outputs(f, args), tuple(inputs), tuple(inputs))
-    except GradientError as error:
-        return "no rule for tangents" not in str(error)
-    return True
+        with _core._enable_grad():
+            level.call(f, tuple(level.dual(x, x) for x in inputs), True)
+    except GradientError:
+        # Of an operator without a rule, which the level knows, or of one with a wrong rule.
+        pass
+    finally:
+        level.end()
+    return not level.lacks_rule
 
 
 def _place(part: int, x: _core.Tensor) -> str:
@@ -335,7 +347,7 @@ def _check(
     row, column = np.unravel_index(int(np.argmin(fine)), fine.shape)
     at, by = _place(int(row), output), _place(int(column), leaf)
     hint = ""
-    if not output.requires_grad:
+    if not output.requires_grad and what.startswith("the derivative"):
         hint = "; the result doesn't require grad: something on the way to it isn't recorded"
     raise GradientError(
         f"{what} is wrong in "

@@ -92,7 +92,8 @@ def opcheck(
     - `layouts`: it gives the same for other strides, and takes arguments without elements or
       dimensions, or refuses them with an error of its own;
     - `meta`: its Meta kernel (`register_fake`) tells shape, dtype and kind of each result;
-    - `autograd`: its derivative agrees with finite differences in float64;
+    - `autograd`: its derivative agrees with finite differences in float64, and so does its rule for
+      tangents (`register_jvp`), where it has either;
     - `vmap`: over a batch it gives what a loop gives;
     - `autocast`: it works under `autocast`, and isn't touched where it has no category;
     - `trace`: a trace of the call, run again, gives the same.

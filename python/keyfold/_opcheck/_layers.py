@@ -35,6 +35,11 @@ def _has_derivative(operator: _core.Operator) -> bool:
     return any(key.startswith(("Autograd", "CompositeImplicit")) for key in kernels)
 
 
+def _is_symbolic(operator: _core.Operator) -> bool:
+    """Whether its derivative and its rule for tangents are derived from its expression."""
+    return " (expression, " in getattr(operator.kernels.get("Autograd"), "origin", "")
+
+
 def autograd(subject: Subject) -> None:
     if subject.writes:
         raise Skip("it writes to an argument")
@@ -45,7 +50,8 @@ def autograd(subject: Subject) -> None:
     ]
     if not floats:
         raise Skip("no argument is a floating tensor")
-    if not _has_derivative(subject.operator):
+    backward = _has_derivative(subject.operator)
+    if not backward and not _core._has_registered_jvp(subject.operator):
         raise Skip("no derivative registered")
     _, result = subject.example()
     outputs = [x for x in arrays(result) if dtype_name(x) in FLOATS]
@@ -76,7 +82,8 @@ def autograd(subject: Subject) -> None:
     _core.set_rng_state(subject.random_state)
     try:
         results = [x for x in arrays(f(*leaves)) if dtype_name(x) in FLOATS]
-        if not any(isinstance(x, _core.Tensor) and x.requires_grad for x in results):
+        recorded = any(isinstance(x, _core.Tensor) and x.requires_grad for x in results)
+        if backward and not recorded:
             raise Skip("its results don't require grad: gradients end here")
         short = [x for x in results if dtype_name(x) != "float64"]
         if short:
@@ -87,12 +94,17 @@ def autograd(subject: Subject) -> None:
         forward = has_forward(f, leaves)
         _core.set_rng_state(subject.random_state)
         try:
-            gradcheck(f, tuple(leaves), check_forward=forward)
+            gradcheck(f, tuple(leaves), check_forward=forward, check_backward=backward)
         except (GradientError, NotSupported):
-            refused = _refused(subject, f, leaves)
+            refused = _refused(subject, f, leaves) if backward else {}
             if not refused:
                 raise
             if len(refused) == len(leaves):
+                own_tangent = _core._has_registered_jvp(subject.operator)
+                if forward and (own_tangent or not _is_symbolic(subject.operator)):
+                    _core.set_rng_state(subject.random_state)
+                    gradcheck(f, tuple(leaves), check_forward=True, check_backward=False)
+                    return
                 raise Skip(f"no derivative: {next(iter(refused.values()))}") from None
             kept = [x.detach() if at in refused else x for at, x in enumerate(leaves)]
             _core.set_rng_state(subject.random_state)
@@ -113,8 +125,7 @@ def _refused(
     That is what raises NotSupported; and the derivative of an expression, which is right for every
     input that it has one for, so that an error of it means that it has none.
     """
-    kernel = subject.operator.kernels.get("Autograd")
-    symbolic = " (expression, " in getattr(kernel, "origin", "")
+    symbolic = _is_symbolic(subject.operator)
     refused: dict[int, Exception] = {}
     for at, leaf in enumerate(leaves):
         alone = [x if x is leaf else x.detach() for x in leaves]

@@ -164,7 +164,8 @@ pub(super) fn run(
         .iter()
         .position(|argument| argument.alias.as_ref().is_some_and(|alias| alias.write));
     if let Some(at) = written {
-        let rule = rule.ok_or_else(|| writes_without_rule(operator.schema(), at))?;
+        let refuse = || level.stopped_by(writes_without_rule(operator.schema(), at));
+        let rule = rule.ok_or_else(refuse)?;
         return write(context, args, (lowered, &tangents), level, (at, &**rule));
     }
     let lower: Vec<ValueRef<'_>> = lowered.iter().map(LoweredArg::as_ref).collect();
@@ -173,7 +174,7 @@ pub(super) fn run(
     if !results.iter().any(is_differentiable) {
         return Ok(result);
     }
-    let rule = rule.ok_or_else(|| no_rule(operator.name()))?;
+    let rule = rule.ok_or_else(|| level.stopped_by(no_rule(operator.name())))?;
     let call = Forward::new(operator, &lower, &tangents, &results);
     let found = outside_layers(OPEN, || rule.apply(&call))?;
     let found = match_results(operator.name(), &results, found)?;

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use keyfold_core::Error;
 use keyfold_dispatch::{DispatchKeySet, LocalGuard, include_keys_with, local_data};
 
 use super::dual::SavedTangents;
@@ -24,6 +25,8 @@ pub(super) fn any_level_opened() -> bool {
 pub struct Level {
     number: u64,
     ended: AtomicBool,
+    /// Whether an operator without a rule stopped the `jvp`.
+    lacks_rule: AtomicBool,
     /// The tangents of saved tensors. They are dropped when the level ends, since the tangent of a result
     /// refers to the node that saves it: a cycle.
     saved: Mutex<Vec<Weak<SavedTangents>>>,
@@ -35,7 +38,8 @@ impl Level {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         ANY_OPENED.store(true, Ordering::Relaxed);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Level { number, ended: AtomicBool::new(false), saved: Mutex::default() })
+        let (ended, lacks_rule) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Level { number, ended, lacks_rule, saved: Mutex::default() })
     }
 
     /// Returns the level's number; an inner level has a higher one.
@@ -46,6 +50,17 @@ impl Level {
     /// Returns whether its `jvp` has returned, which invalidates its tangents.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Returns whether an operator without a rule for tangents stopped the `jvp`.
+    pub fn lacks_rule(&self) -> bool {
+        self.lacks_rule.load(Ordering::Relaxed)
+    }
+
+    /// Notes that an operator has no rule, and returns the error of its call.
+    pub(super) fn stopped_by(&self, error: Error) -> Error {
+        self.lacks_rule.store(true, Ordering::Relaxed);
+        error
     }
 
     /// Ends the level when its `jvp` returns.

@@ -8,6 +8,7 @@ use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
+use crate::call::operator::PyOperator;
 use crate::call::{context, results};
 use crate::classes::autograd::optional_tensor;
 use crate::classes::dispatcher::PyDispatcher;
@@ -69,6 +70,12 @@ impl PyLevel {
         Ok((wrap(py, value)?, wrap(py, tangent)?))
     }
 
+    /// Whether an operator without a rule for tangents stopped the `jvp`.
+    #[getter]
+    fn lacks_rule(&self) -> bool {
+        self.level.lacks_rule()
+    }
+
     /// Says that the `jvp` returns: its tangents mean nothing any more.
     fn end(&self) {
         self.level.end();
@@ -85,6 +92,12 @@ impl Drop for PyLevel {
 #[pyfunction]
 pub(crate) fn _has_tangent(tensor: &Bound<'_, PyTensor>) -> bool {
     autograd::has_tangent(&tensor.get().tensor)
+}
+
+/// Whether a rule for tangents was registered for an operator, other than the one in its row.
+#[pyfunction]
+pub(crate) fn _has_registered_jvp(operator: &Bound<'_, PyOperator>) -> bool {
+    autograd::has_registered_tangent(&operator.get().operator)
 }
 
 /// A tensor without a place in the graph, and with its tangents.
