@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
 from typing import Any
 
 from keyfold._errors import BindingError
 
-__all__ = ["for_caller", "of_function", "refused", "unexpected", "unexpected_in"]
+__all__ = ["no_array", "of_function", "refused", "unexpected", "unexpected_in"]
 
 # What other libraries call the keywords of the array API.
 _FOREIGN_KEYWORDS = {
@@ -25,9 +25,6 @@ _FOREIGN_KEYWORDS = {
     "axis": ("axes",),
     "keepdim": ("keepdims",),
 }
-
-# The modules of the functions in Python that call operators for a user.
-_MODULES = frozenset(f"keyfold._ops.{name}" for name in ("_creation", "_functions", "_pointwise"))
 
 # An operator's argument, and what functions of the array API call it.
 _NAMES = {
@@ -56,49 +53,46 @@ _TYPES = {
 }
 
 _TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[1?\])?)(\??)(?=, not )")
-_GIVEN = re.compile(r" must be .+?, not (.+?)(?: \(tensors are .*\))?$")
 # What a user would have to make an array of first.
 _PLAIN = re.compile(r"(not (?:list|tuple|int|float|complex|bool) .*) \(tensors are .*\)$")
 
 # The operands that may be numbers, by the names that the functions have for them.
-_OPERAND = re.compile(r"(argument '(?:x[12]|min|max)') must be an array, not ")
+_OPERAND = re.compile(r"(argument 'x[12]') must be an array, not ")
 
 _ARGUMENT = re.compile(r"argument '(\w+)((?:\[\d+\])?)'")
 _FUNCTION = re.compile(r"^\w+::[\w.]+\(\) ")
 
 
-def for_caller(text: str) -> str:
-    """Return an error's text with the names of the keyfold function that was called.
+def of_function(
+    text: str,
+    function: str = "",
+    names: dict[str, str] | None = None,
+    takes_numbers: bool = False,
+) -> str:
+    """Return an error's text in the words of the function that a user called.
+
+    That is the outermost one of those that are written in Python, if one of them called the
+    operator, else the one that is named here. Without either the text stays as it is.
 
     Args:
         text: the operator's own message.
-
-    Returns:
-        The message as it was where a user called the operator itself.
+        function: the name of a function that calls one operator.
+        names: from the operator's arguments to that function's.
+        takes_numbers: whether numbers may stand for that function's arrays.
     """
-    # The frame below this one called the operator.
-    frame = _function_of(sys._getframe(1))
-    return text if frame is None else _of_frame(text, frame)
-
-
-def of_function(text: str, function: str, names: Mapping[str, str], takes_numbers: bool) -> str:
-    """Return an error's text with the names of a function that calls one operator.
-
-    Args:
-        text: the operator's own message.
-        function: the function's name.
-        names: from the operator's arguments to the function's.
-        takes_numbers: whether numbers may stand for the function's arrays.
-    """
-    # Another function of keyfold's may have called it for a user.
-    frame = _function_of(sys._getframe(1))
-    if frame is None:
-        text = _worded(text, function, lambda name: names.get(name, name))
-    else:
-        text = _of_frame(text, frame)
-    if takes_numbers:
-        text = _OPERAND.sub(r"\1 must be an array or a number, not ", text)
-    return text
+    caller = _function_of(sys._getframe(1))
+    if caller is not None:
+        function = caller.co_name
+        parameters = caller.co_varnames[: caller.co_argcount + caller.co_kwonlyargcount]
+        pairs = ((own, name) for own, ours in _NAMES.items() for name in ours)
+        names = {own: name for own, name in pairs if name in parameters}
+    elif not function or names is None:
+        return text
+    text = _FUNCTION.sub(f"keyfold.{function}() ", text)
+    text = _TYPE.sub(_in_words, text)
+    text = _ARGUMENT.sub(lambda x: f"argument '{names.get(x[1], x[1])}{x[2]}'", text)
+    text = _PLAIN.sub(r"\1; keyfold.asarray makes one of lists and numbers", text)
+    return _OPERAND.sub(r"\1 must be an array or a number, not ", text) if takes_numbers else text
 
 
 def refused(function: str, argument: str, wanted: str, given: Any) -> BindingError:
@@ -114,32 +108,10 @@ def refused(function: str, argument: str, wanted: str, given: Any) -> BindingErr
     return BindingError(f"keyfold.{function}() argument {argument!r} must be {wanted}, not {shown}")
 
 
-def _worded(text: str, function: str, renamed: Callable[[str], str]) -> str:
-    """An operator's message in the words of a function."""
-    text = _FUNCTION.sub(f"keyfold.{function}() ", text)
-    text = _TYPE.sub(_in_words, text)
-    text = _ARGUMENT.sub(lambda match: f"argument '{renamed(match[1])}{match[2]}'", text)
-    return _PLAIN.sub(r"\1; keyfold.asarray makes one of lists and numbers", text)
-
-
-def _of_frame(text: str, frame: FrameType) -> str:
-    """An operator's message in the words of the function that a frame runs."""
-    code = frame.f_code
-    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    found = _GIVEN.search(text)
-    given = found[1] if found else ""
-
-    def is_given(name: str) -> bool:
-        value = frame.f_locals.get(name)
-        kind = type(value).__name__
-        return given.startswith(kind) and given == f"{kind} {value!r}"
-
-    def renamed(argument: str) -> str:
-        # An operand of an operator that the function is made of is known by what it is.
-        names = (*filter(is_given, parameters), *_NAMES.get(argument, ()), argument)
-        return next((name for name in names if name in parameters), argument)
-
-    return _worded(text, code.co_name, renamed)
+def no_array(function: str, argument: str, given: Any, wanted: str = "an array") -> BindingError:
+    """Return the error for a value that is no array. The arguments are those of `refused`."""
+    error = refused(function, argument, wanted, given)
+    return BindingError(f"{error}; keyfold.asarray makes one of lists and numbers")
 
 
 def _in_words(match: re.Match[str]) -> str:
@@ -148,12 +120,12 @@ def _in_words(match: re.Match[str]) -> str:
     return f"{words} or None" if match[2] else words
 
 
-def _function_of(frame: FrameType | None) -> FrameType | None:
-    """The outermost of the frames that keyfold's own functions have here."""
+def _function_of(frame: FrameType | None) -> CodeType | None:
+    """The outermost of the package's functions in Python that a call of an operator comes from."""
     found = None
-    while frame is not None and frame.f_globals.get("__name__") in _MODULES:
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("keyfold._ops."):
         if not frame.f_code.co_name.startswith(("_", "<")):
-            found = frame
+            found = frame.f_code
         frame = frame.f_back
     return found
 

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, ShapeError
-from keyfold._messages import refused
+from keyfold._messages import no_array, refused
 from keyfold._ops._axis import FIRST, Axis, DimOrNone, Dims, axis_of, several
 from keyfold._ops._creation import asarray, check_copy, is_index, sizes_of
 
@@ -38,8 +38,7 @@ def _ndim(x: Any, function: str, argument: str = "x") -> int:
     try:
         ndim: int = x.ndim
     except AttributeError:
-        error = refused(function, argument, "an array", x)
-        raise BindingError(f"{error}; keyfold.asarray makes one of lists and numbers") from None
+        raise no_array(function, argument, x) from None
     return ndim
 
 

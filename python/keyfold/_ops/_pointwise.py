@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from keyfold._default import dispatcher as _default
-from keyfold._errors import DTypeError, InvalidValue
-from keyfold._messages import refused
+from keyfold._errors import BindingError, DTypeError, InvalidValue
+from keyfold._messages import no_array, refused
 from keyfold._ops._operators import add, maximum, minimum, multiply, not_equal, positive
 
 __all__ = ["clip", "gelu", "logical_and", "logical_or", "logical_xor", "square"]
@@ -56,8 +56,10 @@ def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any
         # Not into `out`, which may be the other limit.
         above = x if min is None else maximum(x, min)
         return minimum(above, max, out=out)
-    except DTypeError:
+    except (BindingError, DTypeError):
         for name, given in {"x": x, "min": min, "max": max}.items():
+            if given is not None and not _is_number(given) and not hasattr(given, "dtype"):
+                raise no_array("clip", name, given, "an array or a number") from None
             dtype = type(given).__name__ if _is_number(given) else getattr(given, "dtype", "")
             if "complex" in str(dtype):
                 raise DTypeError(

@@ -88,7 +88,7 @@ fn endless(py: Python<'_>, raised: PyErr) -> PyErr {
 /// written in Python called it for a user, the function and its arguments are named as the user knows them.
 #[cold]
 pub(crate) fn for_caller(py: Python<'_>, error: Error) -> PyErr {
-    reworded(py, error, |messages, text| messages.call_method1("for_caller", (text,)))
+    reworded(py, error, |messages, text| messages.call_method1("of_function", (text,)))
 }
 
 /// The exception for an error of an operator, in the words that a function of `keyfold._messages` makes of
