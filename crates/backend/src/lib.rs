@@ -19,6 +19,7 @@ mod fallback;
 mod index;
 mod linalg;
 mod offer;
+mod operation;
 mod pointwise;
 pub mod primitives;
 mod random;
@@ -37,16 +38,17 @@ use keyfold_tensor::device::Memory;
 pub use fallback::{
     Fallback, allow_fallback, fallback_of, fallbacks, note_fallback, observe_fallbacks,
 };
-pub use index::{Index, IndexOp, IndexParams, Positions};
+pub use index::{Index, IndexParams, Positions};
 pub use linalg::Linalg;
 pub use offer::{Cost, Offer, Reason, Support, not_supported};
+pub use operation::Operation;
 pub use pointwise::{Expressions, Pointwise, PointwiseKernel, prepare};
-pub use random::{Random, RandomOp, RandomParams};
-pub use reduce::{Reduce, ReduceOp, ReduceParams};
+pub use random::{Random, RandomParams};
+pub use reduce::{Reduce, ReduceParams};
 pub use registry::{
     Observer, Refused, Registration, backend, backends, has_backend, observe, register,
 };
-pub use rows::{RowOp, RowParams, Rows};
+pub use rows::{RowParams, Rows};
 
 /// A device's implementation of the operators.
 ///

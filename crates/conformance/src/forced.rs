@@ -10,8 +10,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use keyfold_backend::{
-    GpuBackend, Index, IndexOp, IndexParams, Launch, Linalg, Offer, Pointwise, Positions, Random,
-    RandomOp, RandomParams, Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows,
+    GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise, Positions, Random,
+    RandomParams, Reduce, ReduceParams, RowParams, Rows,
 };
 use keyfold_core::{DType, Result};
 use keyfold_dispatch::Dispatcher;
@@ -19,6 +19,27 @@ use keyfold_tensor::Value;
 use keyfold_tensor::device::Memory;
 
 use crate::run::Target;
+
+/// Operations whose kernels may serve others.
+const REDUCTIONS: [&Operation; 8] = [
+    &Operation::new("sum"),
+    &Operation::new("mean"),
+    &Operation::new("max"),
+    &Operation::new("min"),
+    &Operation::new("argmax"),
+    &Operation::new("argmin"),
+    &Operation::new("all"),
+    &Operation::new("any"),
+];
+const ROWS: [&Operation; 2] = [&Operation::new("softmax"), &Operation::new("log_softmax")];
+const INDEXING: [&Operation; 5] = [
+    &Operation::new("take"),
+    &Operation::new("put"),
+    &Operation::new("put_add"),
+    &Operation::new("gather"),
+    &Operation::new("scatter_add"),
+];
+const RANDOM: [&Operation; 2] = [&Operation::new("uniform"), &Operation::new("normal")];
 
 /// A backend that offers other kernels in the place of those that it lacks.
 #[derive(Debug)]
@@ -98,20 +119,25 @@ fn no_group<K>() -> Offer<K> {
 impl Reduce for Forced {
     fn reduce(
         &self,
-        op: ReduceOp,
+        op: &'static Operation,
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
         let Some(group) = self.0.reduce() else { return no_group() };
-        let others = ReduceOp::ALL.into_iter().map(|op| group.reduce(op, input, output));
+        let others = REDUCTIONS.into_iter().map(|op| group.reduce(op, input, output));
         first(group.reduce(op, input, output), others)
     }
 }
 
 impl Rows for Forced {
-    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
+    fn rows(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<RowParams>> {
         let Some(group) = self.0.rows() else { return no_group() };
-        let others = RowOp::ALL.into_iter().map(|op| group.rows(op, input, output));
+        let others = ROWS.into_iter().map(|op| group.rows(op, input, output));
         first(group.rows(op, input, output), others)
     }
 }
@@ -125,9 +151,9 @@ impl Linalg for Forced {
 }
 
 impl Index for Forced {
-    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+    fn index(&self, op: &'static Operation, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
         let Some(group) = self.0.index() else { return no_group() };
-        let others = IndexOp::ALL.into_iter().map(|op| group.index(op, elements));
+        let others = INDEXING.into_iter().map(|op| group.index(op, elements));
         let sizes = same_size(elements).map(|dtype| group.index(op, dtype));
         first(group.index(op, elements), others.chain(sizes))
     }
@@ -138,9 +164,9 @@ impl Index for Forced {
 }
 
 impl Random for Forced {
-    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+    fn random(&self, op: &'static Operation, output: DType) -> Offer<&dyn Launch<RandomParams>> {
         let Some(group) = self.0.random() else { return no_group() };
-        let others = RandomOp::ALL.into_iter().map(|op| group.random(op, output));
+        let others = RANDOM.into_iter().map(|op| group.random(op, output));
         first(group.random(op, output), others)
     }
 }

@@ -7,11 +7,12 @@
 
 use std::time::Instant;
 
-use keyfold_backend::{GpuBackend, ReduceOp, ReduceParams};
+use keyfold_backend::{GpuBackend, Operation, ReduceParams};
 use keyfold_core::{Element, bf16, f16};
 use keyfold_cpu::HostBackend;
 use keyfold_tensor::Tensor;
 
+const SUM: &Operation = &Operation::new("sum");
 const SIDE: usize = 512;
 const ROUNDS: usize = 60;
 
@@ -48,14 +49,14 @@ impl Sum {
         let input = if step == 1 { part.contiguous().expect("memory") } else { part };
         let shape: &[usize] = if dims == 0b11 { &[] } else { &[SIDE] };
         let output = Tensor::empty(shape, matrix.dtype(), matrix.device()).expect("memory");
-        Sum { input, output, params: ReduceParams { op: ReduceOp::Sum, keepdim: 0, dims } }
+        Sum { input, output, params: ReduceParams { op: SUM, keepdim: 0, dims } }
     }
 
     /// Returns the time of a sum in microseconds.
     fn time(&self) -> f64 {
         let dtype = self.input.dtype();
         let reduce = HostBackend.reduce().expect("the CPU has every group");
-        let kernel = reduce.reduce(ReduceOp::Sum, dtype, dtype).kernel().expect("it is native");
+        let kernel = reduce.reduce(SUM, dtype, dtype).kernel().expect("it is native");
         let start = Instant::now();
         // SAFETY: no other code accesses the output.
         unsafe { kernel.launch(&self.params, &[&self.input], &self.output) }.expect("a sum");

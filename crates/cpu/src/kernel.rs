@@ -1,6 +1,6 @@
-//! The kernel type of the tables: a function that is launched on the host.
+//! The kernels of a group: functions that are launched on the host, in a table for each operation.
 
-use keyfold_backend::{Launch, Offer};
+use keyfold_backend::{Launch, Offer, Operation};
 use keyfold_core::Result;
 use keyfold_kit::axes::{
     Axes, Bool, C64, C128, DispatchTable, F32, F64, I8, I16, I32, I64, OneOf, Query, U8, U16, U32,
@@ -45,11 +45,34 @@ impl<P> Launch<P> for HostKernel<P> {
 /// Returns the table's kernel at a point as an offer.
 #[inline]
 pub(crate) fn offer<S: Axes, P: 'static>(
-    table: &DispatchTable<S, HostKernel<P>>,
+    table: &Table<S, P>,
     point: impl Query<S>,
 ) -> Offer<&dyn Launch<P>> {
     match table.select(point) {
         Ok(kernel) => Offer::Native(kernel),
         Err(error) => Offer::No(error.message().to_owned().into()),
+    }
+}
+
+pub(crate) type Table<S, P> = DispatchTable<S, HostKernel<P>>;
+
+/// The kernels of a group: a table for each operation.
+pub(crate) struct Group<S: Axes, P: 'static>(Vec<(Operation, Table<S, P>)>);
+
+impl<S: Axes, P: 'static> Group<S, P> {
+    /// Makes the tables of the operations of these names.
+    pub(crate) fn new<const N: usize>(
+        operations: [(&'static str, fn(&str) -> Table<S, P>); N],
+    ) -> Self {
+        Group(operations.map(|(name, table)| (Operation::new(name), table(name))).into())
+    }
+
+    /// Offers an operation's kernel at a point of its table.
+    #[inline]
+    pub(crate) fn offer(&self, op: &Operation, point: impl Query<S>) -> Offer<&dyn Launch<P>> {
+        let Some((_, table)) = self.0.iter().find(|(known, _)| known == op) else {
+            return Offer::No(format!("it has no operation named '{}'", op.name()).into());
+        };
+        offer(table, point)
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use keyfold_backend::{Launch, Offer, Random, RandomOp, RandomParams};
+use keyfold_backend::{Launch, Offer, Operation, Random, RandomParams};
 use keyfold_core::{DType, Element, Result, bf16, f16};
-use keyfold_kit::axes::{BF16, DispatchTable, Dtype, F16, F32, F64, plain};
+use keyfold_kit::axes::{BF16, Dtype, F16, F32, F64, plain};
 use keyfold_kit::random::{block, normal_f32, normal_f64, uniform_f32, uniform_f64};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
-use crate::kernel::{HostKernel, offer};
+use crate::kernel::{Group, HostKernel, Table};
 
 /// Fills a contiguous output with `N` numbers per block of the stream.
 fn fill<T: Element, const N: usize>(
@@ -27,10 +27,10 @@ fn fill<T: Element, const N: usize>(
     Ok(())
 }
 
-type Kernels = DispatchTable<(Dtype,), HostKernel<RandomParams>>;
+type Kernels = Table<(Dtype,), RandomParams>;
 
-static UNIFORM: LazyLock<Kernels> = LazyLock::new(|| {
-    DispatchTable::builder("uniform")
+fn uniform(name: &str) -> Kernels {
+    Kernels::builder(name)
         .cover(
             (F64,),
             plain("float64", HostKernel::new(|params, _, out| fill(params, out, uniform_f64))),
@@ -62,10 +62,10 @@ static UNIFORM: LazyLock<Kernels> = LazyLock::new(|| {
         )
         .build()
         .expect("each dtype is covered once")
-});
+}
 
-static NORMAL: LazyLock<Kernels> = LazyLock::new(|| {
-    DispatchTable::builder("normal")
+fn normal(name: &str) -> Kernels {
+    Kernels::builder(name)
         .cover(
             (F64,),
             plain("float64", HostKernel::new(|params, _, out| fill(params, out, normal_f64))),
@@ -94,14 +94,12 @@ static NORMAL: LazyLock<Kernels> = LazyLock::new(|| {
         )
         .build()
         .expect("each dtype is covered once")
-});
+}
 
 impl Random for HostBackend {
-    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
-        let table = match op {
-            RandomOp::Uniform => &UNIFORM,
-            RandomOp::Normal => &NORMAL,
-        };
-        offer(table, (output,))
+    fn random(&self, op: &'static Operation, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+        static KERNELS: LazyLock<Group<(Dtype,), RandomParams>> =
+            LazyLock::new(|| Group::new([("uniform", uniform), ("normal", normal)]));
+        KERNELS.offer(op, (output,))
     }
 }

@@ -15,9 +15,9 @@ use super::calls::Call;
 use super::memory::{DelayedMemory, Mistake};
 use crate::primitives::{Primitive, PrimitiveParams, Primitives};
 use crate::{
-    Expressions, GpuBackend, Index, IndexOp, IndexParams, Launch, Linalg, Offer, Pointwise,
-    PointwiseKernel, Positions, Random, RandomOp, RandomParams, Reason, Reduce, ReduceOp,
-    ReduceParams, RowOp, RowParams, Rows, prepare,
+    Expressions, GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise,
+    PointwiseKernel, Positions, Random, RandomParams, Reason, Reduce, ReduceParams, RowParams,
+    Rows, prepare,
 };
 
 /// A group of operations.
@@ -227,7 +227,7 @@ fn with_own_kernel<K, T>(offer: Option<Offer<K>>, own: T) -> Offer<T> {
 impl Reduce for Delayed {
     fn reduce(
         &self,
-        op: ReduceOp,
+        op: &'static Operation,
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
@@ -251,7 +251,12 @@ impl Primitives for Delayed {
 }
 
 impl Rows for Delayed {
-    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
+    fn rows(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<RowParams>> {
         with_own_kernel(self.below.rows().map(|group| group.rows(op, input, output)), self)
     }
 }
@@ -263,13 +268,13 @@ impl Linalg for Delayed {
 }
 
 impl Random for Delayed {
-    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+    fn random(&self, op: &'static Operation, output: DType) -> Offer<&dyn Launch<RandomParams>> {
         with_own_kernel(self.below.random().map(|group| group.random(op, output)), self)
     }
 }
 
 impl Index for Delayed {
-    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+    fn index(&self, op: &'static Operation, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
         with_own_kernel(self.below.index().map(|group| group.index(op, elements)), self)
     }
 

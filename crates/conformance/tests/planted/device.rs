@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use keyfold_backend::delayed::{Delayed, DelayedMemory};
 use keyfold_backend::{
-    GpuBackend, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, ReduceOp, ReduceParams,
+    GpuBackend, Index, Launch, Linalg, Offer, Operation, Pointwise, Random, Reduce, ReduceParams,
     Rows,
 };
 use keyfold_core::{DType, Device, Result};
@@ -65,12 +65,12 @@ impl GpuBackend for Wrapped {
 impl Reduce for Wrapped {
     fn reduce(
         &self,
-        op: ReduceOp,
+        op: &'static Operation,
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
-        match op {
-            ReduceOp::Any if self.hides_any => Offer::No("it never heard of any".into()),
+        match op.name() {
+            "any" if self.hides_any => Offer::No("it never heard of any".into()),
             _ => Reduce::reduce(&self.inner, op, input, output),
         }
     }

@@ -6,18 +6,18 @@ mod positions;
 
 use std::sync::LazyLock;
 
-use keyfold_backend::{Index, IndexOp, IndexParams, Launch, Offer, Positions};
+use keyfold_backend::{Index, IndexParams, Launch, Offer, Operation, Positions};
 use keyfold_core::{DType, Error, ErrorKind, Result};
-use keyfold_kit::axes::{ALL_DTYPES, Body, DispatchTable, Dtype, HasDtype};
+use keyfold_kit::axes::{ALL_DTYPES, Body, Dtype, HasDtype, TableBuilder};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
 use crate::bits::{self, Bits};
 use crate::element::{HasBits, HasNumber};
-use crate::kernel::{BOOL_AND_INTEGERS, HostKernel, NATIVE_FLOATS, offer};
+use crate::kernel::{BOOL_AND_INTEGERS, Group, HostKernel, NATIVE_FLOATS, Table};
 
 type Kernel = HostKernel<IndexParams>;
-type Kernels = DispatchTable<(Dtype,), Kernel>;
+type Kernels = Table<(Dtype,), IndexParams>;
 
 struct Take;
 struct Put;
@@ -55,23 +55,25 @@ impl<C: HasDtype<Element: HasNumber>> Body<C, Kernel> for ScatterAdd {
     }
 }
 
-/// The kernels' tables, in the order of [`IndexOp::ALL`].
-static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
-    let tables = [
-        DispatchTable::builder("take").cover((ALL_DTYPES,), Take).build(),
-        DispatchTable::builder("put").cover((ALL_DTYPES,), Put).build(),
-        DispatchTable::builder("put_add")
-            .cover((BOOL_AND_INTEGERS,), PutAdd)
-            .cover((NATIVE_FLOATS,), PutAdd)
-            .build(),
-        DispatchTable::builder("gather").cover((ALL_DTYPES,), Gather).build(),
-        DispatchTable::builder("scatter_add")
-            .cover((BOOL_AND_INTEGERS,), ScatterAdd)
-            .cover((NATIVE_FLOATS,), ScatterAdd)
-            .build(),
-    ];
-    tables.map(|table| table.expect("each dtype is covered once"))
+static KERNELS: LazyLock<Group<(Dtype,), IndexParams>> = LazyLock::new(|| {
+    Group::new([
+        ("take", |name| built(Kernels::builder(name).cover((ALL_DTYPES,), Take))),
+        ("put", |name| built(Kernels::builder(name).cover((ALL_DTYPES,), Put))),
+        ("put_add", |name| {
+            let table = Kernels::builder(name).cover((BOOL_AND_INTEGERS,), PutAdd);
+            built(table.cover((NATIVE_FLOATS,), PutAdd))
+        }),
+        ("gather", |name| built(Kernels::builder(name).cover((ALL_DTYPES,), Gather))),
+        ("scatter_add", |name| {
+            let table = Kernels::builder(name).cover((BOOL_AND_INTEGERS,), ScatterAdd);
+            built(table.cover((NATIVE_FLOATS,), ScatterAdd))
+        }),
+    ])
 });
+
+fn built(table: TableBuilder<(Dtype,), Kernel>) -> Kernels {
+    table.build().expect("each dtype is covered once")
+}
 
 /// Calls `f` with the elements of a contiguous output.
 ///
@@ -95,8 +97,8 @@ fn out_of_range(position: i64, dim: usize, size: usize) -> Error {
 }
 
 impl Index for HostBackend {
-    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
-        offer(&KERNELS[op as usize - 1], (elements,))
+    fn index(&self, op: &'static Operation, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+        KERNELS.offer(op, (elements,))
     }
 
     fn positions(&self) -> Offer<&dyn Positions> {

@@ -29,9 +29,9 @@ mod sum;
 
 use std::sync::LazyLock;
 
-use keyfold_backend::{Launch, Offer, Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows};
+use keyfold_backend::{Launch, Offer, Operation, Reduce, ReduceParams, RowParams, Rows};
 use keyfold_core::{DType, Element, Result};
-use keyfold_kit::axes::{DispatchTable, Dtype, Output};
+use keyfold_kit::axes::{Dtype, Output};
 use keyfold_tensor::Tensor;
 
 use self::blocks::{Divide, Input, Sink};
@@ -39,7 +39,7 @@ use self::columns::Columns;
 use self::geometry::Reduction;
 use self::kernels::ReductionKernels;
 use crate::HostBackend;
-use crate::kernel::{HostKernel, offer};
+use crate::kernel::{Group, HostKernel, Table};
 
 /// The address of a tensor's first element.
 ///
@@ -60,38 +60,43 @@ fn out_base(out: &Tensor) -> Result<*mut u8> {
 }
 
 type Kernel = HostKernel<ReduceParams>;
-type Kernels = DispatchTable<(Dtype, Output<Dtype>), Kernel>;
+type Kernels = Table<(Dtype, Output<Dtype>), ReduceParams>;
 
 impl Reduce for HostBackend {
     fn reduce(
         &self,
-        op: ReduceOp,
+        op: &'static Operation,
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
-        /// In the order of [`ReduceOp::ALL`].
-        static KERNELS: LazyLock<[Kernels; ReduceOp::ALL.len()]> = LazyLock::new(|| {
-            [
-                sum::kernels("sum"),
-                sum::kernels("mean"),
-                min_max::kernels::<false>("max"),
-                min_max::kernels::<true>("min"),
-                arg_min_max::kernels::<false>("argmax"),
-                arg_min_max::kernels::<true>("argmin"),
-                any_all::kernels::<true>("all"),
-                any_all::kernels::<false>("any"),
-            ]
-        });
-        offer(&KERNELS[op as usize - 1], (input, Output(output)))
+        static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), ReduceParams>> =
+            LazyLock::new(|| {
+                Group::new([
+                    ("sum", sum::kernels),
+                    ("mean", sum::kernels),
+                    ("max", min_max::kernels::<false>),
+                    ("min", min_max::kernels::<true>),
+                    ("argmax", arg_min_max::kernels::<false>),
+                    ("argmin", arg_min_max::kernels::<true>),
+                    ("all", any_all::kernels::<true>),
+                    ("any", any_all::kernels::<false>),
+                ])
+            });
+        KERNELS.offer(op, (input, Output(output)))
     }
 }
 
 impl Rows for HostBackend {
-    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
-        /// In the order of [`RowOp::ALL`].
-        static KERNELS: LazyLock<[softmax::Table; RowOp::ALL.len()]> =
-            LazyLock::new(|| ["softmax", "log_softmax"].map(softmax::kernels));
-        offer(&KERNELS[op as usize - 1], (input, Output(output)))
+    fn rows(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<RowParams>> {
+        static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), RowParams>> = LazyLock::new(|| {
+            Group::new([("softmax", softmax::kernels), ("log_softmax", softmax::kernels)])
+        });
+        KERNELS.offer(op, (input, Output(output)))
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use keyfold_backend::{ReduceOp, ReduceParams};
+use keyfold_backend::{Operation, ReduceParams};
 use keyfold_core::Result;
 use keyfold_kit::axes::{
     BF16, Body, Bool, C64, C128, COMPLEX, F16, F32, F64, FLOATS, HasDtype, HasOutput, I8, I16, I32,
@@ -18,6 +18,8 @@ use super::kernels::ReductionKernels;
 use super::monoid::{Addend, Sum};
 use super::{Kernel, Kernels, base, out_base, run};
 use crate::kernel::HostKernel;
+
+const MEAN: &Operation = &Operation::new("mean");
 
 /// The kernels of sums, or means; the result's dtype can hold the input's.
 pub(crate) fn kernels(name: &str) -> Kernels {
@@ -127,7 +129,7 @@ where
     D: ReductionTypes<Sum: Addend + To<D>>,
 {
     // The mean of no elements is 0 / 0, which is NaN, as in NumPy.
-    let divide: Option<Divide<_>> = (params.op == ReduceOp::Mean).then_some(D::Sum::divide);
+    let divide: Option<Divide<_>> = (params.op == MEAN).then_some(D::Sum::divide);
     let sink = Sink::of::<D>(out_base(out)?);
     run(params, (x, input), (out, sink), ops, D::Sum::ZERO, divide)
 }

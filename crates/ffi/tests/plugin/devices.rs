@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams};
 use keyfold_backend::{
-    Launch, Offer, Pointwise, Reason, ReduceOp, ReduceParams, RowOp, RowParams, backend, backends,
+    Launch, Offer, Operation, Pointwise, Reason, ReduceParams, RowParams, backend, backends,
 };
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Shape};
 use keyfold_dispatch::Dispatcher;
@@ -14,6 +14,10 @@ use keyfold_tensor::device::{StreamId, memory_of};
 use keyfold_tensor::{Tensor, Value};
 
 use crate::c_plugins::{compiled, example, refused, says};
+
+const SUM: &Operation = &Operation::new("sum");
+const SOFTMAX: &Operation = &Operation::new("softmax");
+const LOG_SOFTMAX: &Operation = &Operation::new("log_softmax");
 
 /// Devices are the process's: one test at a time has them.
 fn alone() -> MutexGuard<'static, ()> {
@@ -103,8 +107,8 @@ fn operations_are_identified_by_name() {
     pointwise(Primitive::Add, &[&x, &x.permute(&[1, 0]).unwrap()], &out).unwrap();
     assert_eq!(out.to_vec::<f32>().unwrap(), [2.0, 5.0, 5.0, 8.0]);
     let sums = empty(&[2], DType::F32);
-    let params = ReduceParams { op: ReduceOp::Sum, keepdim: 0, dims: 0b10 };
-    let offer = |dtype| found.reduce().unwrap().reduce(ReduceOp::Sum, dtype, dtype);
+    let params = ReduceParams { op: SUM, keepdim: 0, dims: 0b10 };
+    let offer = |dtype| found.reduce().unwrap().reduce(SUM, dtype, dtype);
     launch(offer(DType::F32), &params, &[&x], &sums).unwrap();
     assert_eq!(sums.to_vec::<f32>().unwrap(), [3.0, 7.0]);
     let Offer::No(Reason(reason)) = offer(DType::I64) else { panic!("it sums int64") };
@@ -259,8 +263,8 @@ fn a_claim_that_doesnt_hold_is_an_error_that_names_the_claim() {
     let _loaded = loaded("LIES");
     let found = backend(board(1)).unwrap();
     let x = on(board(1), &[1.0, 2.0], &[2]);
-    let offer = found.rows().unwrap().rows(RowOp::Softmax, DType::F32, DType::F32);
-    let params = RowParams { op: RowOp::Softmax, axis: 0 };
+    let offer = found.rows().unwrap().rows(SOFTMAX, DType::F32, DType::F32);
+    let params = RowParams { op: SOFTMAX, axis: 0 };
     let error = launch(offer, &params, &[&x], &empty(&[2], DType::F32)).unwrap_err();
     let parts = ["no such unit", "execute of softmax", "its slot support claims this operation"];
     says(&error, ErrorKind::NotSupported, &parts);
@@ -307,11 +311,11 @@ fn panics_of_a_backend_are_errors_that_name_plugin_and_slot() {
     let x = on(device, &[1.0], &[1]);
     let found = backend(device).unwrap();
     let offer = |op| found.rows().unwrap().rows(op, DType::F32, DType::F32);
-    let Offer::No(Reason(reason)) = offer(RowOp::LogSoftmax) else { panic!("it was offered") };
+    let Offer::No(Reason(reason)) = offer(LOG_SOFTMAX) else { panic!("it was offered") };
     assert!(reason.contains("support of log_softmax panicked: asked"), "{reason}");
-    let params = RowParams { op: RowOp::Softmax, axis: 0 };
+    let params = RowParams { op: SOFTMAX, axis: 0 };
     let out = Tensor::zeros(&[1], DType::F32, device).unwrap();
-    let error = launch(offer(RowOp::Softmax), &params, &[&x], &out).unwrap_err();
+    let error = launch(offer(SOFTMAX), &params, &[&x], &out).unwrap_err();
     says(&error, ErrorKind::KernelPanic, &[of, "execute of softmax panicked: called"]);
     // The buffers' drop panics, too, which nothing can report.
     drop((x, out));

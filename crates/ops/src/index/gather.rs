@@ -1,6 +1,6 @@
 //! `gather` and `scatter_add`: the index has one position along a dimension for each element.
 
-use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
+use keyfold_backend::{GpuBackend, IndexParams, Operation};
 use keyfold_core::{ErrorKind, Result, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
@@ -41,8 +41,17 @@ fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>)
     Ok(axis)
 }
 
+const GATHER: &Operation = &Operation::new("gather");
+const SCATTER_ADD: &Operation = &Operation::new("scatter_add");
+
 /// Launches an index operation along a dimension.
-fn launch(op: &Op, which: IndexOp, axis: usize, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+fn launch(
+    op: &Op,
+    which: &'static Operation,
+    axis: usize,
+    inputs: &[&Tensor],
+    out: &Tensor,
+) -> Result<()> {
     let kernel = op.kernel(GpuBackend::index, |index| index.index(which, out.dtype()))?;
     let params = IndexParams { op: which, at: 0, dims: 1 << axis };
     // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
@@ -57,7 +66,7 @@ fn gather(
     let axis = check(&call, x, dim, index, None)?;
     let run = move |op: &Op, out: &Tensor| {
         let index = as_int64(op, index)?;
-        launch(op, IndexOp::Gather, axis, &[x, &index], out)
+        launch(op, GATHER, axis, &[x, &index], out)
     };
     Ok(CallPlan::new(call.device_of(x), index.shape().clone(), x.dtype(), run))
 }
@@ -75,7 +84,7 @@ fn scatter_add(
     let run = move |op: &Op, out: &Tensor| {
         let (source, index) = (cast(op, source, dtype)?, as_int64(op, index)?);
         copy_and_modify(op, x, dtype, out, |copy| {
-            launch(op, IndexOp::ScatterAdd, axis, &[&source, &index], copy)
+            launch(op, SCATTER_ADD, axis, &[&source, &index], copy)
         })
     };
     Ok(CallPlan::new(call.device_of(x), x.shape().clone(), x.dtype(), run))

@@ -4,7 +4,7 @@ mod batching;
 mod gather;
 mod gradients;
 
-use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
+use keyfold_backend::{GpuBackend, IndexParams, Operation};
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Saves, TensorMeta};
@@ -100,7 +100,7 @@ impl<'a> Selection<'a> {
     /// one group of dimensions: at the first indexed one if they are adjacent, else at the front, as in NumPy.
     fn new(
         op: &Op,
-        which: IndexOp,
+        which: &'static Operation,
         shape: &[usize],
         indices: Indices<'a>,
     ) -> Result<(Self, Shape)> {
@@ -137,13 +137,17 @@ impl<'a> Selection<'a> {
     }
 }
 
+const TAKE: &Operation = &Operation::new("take");
+const PUT: &Operation = &Operation::new("put");
+const PUT_ADD: &Operation = &Operation::new("put_add");
+
 /// Plans the selection of elements of `x` by one index per dimension.
 fn plan_take<'x>(
     op: &Op,
     x: TensorCow<'x>,
     indices: Indices<'x>,
 ) -> Result<CallPlan<impl Run + use<'x>>> {
-    let (picked, shape) = Selection::new(op, IndexOp::Take, x.shape(), indices)?;
+    let (picked, shape) = Selection::new(op, TAKE, x.shape(), indices)?;
     let (device, dtype) = (op.device_of(&x), x.dtype());
     Ok(CallPlan::new(device, shape, dtype, move |op: &Op, out: &Tensor| picked.launch(op, &x, out)))
 }
@@ -169,7 +173,7 @@ fn plan_put<'x>(
 ) -> Result<CallPlan<impl Run + use<'x>>> {
     // Sums of float16 and bfloat16 are rounded once, at the end.
     let dtype = if accumulate { computed(x.dtype()) } else { x.dtype() };
-    let which = if accumulate { IndexOp::PutAdd } else { IndexOp::Put };
+    let which = if accumulate { PUT_ADD } else { PUT };
     let (picked, shape) = Selection::new(op, which, x.shape(), indices)?;
     op.at(layout::broadcast_strides(values.shape(), values.strides(), &shape))?;
     let run = move |op: &Op, out: &Tensor| {

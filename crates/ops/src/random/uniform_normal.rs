@@ -1,6 +1,6 @@
 //! `rand` and `randn`: uniform and normal random numbers.
 
-use keyfold_backend::{GpuBackend, RandomOp, RandomParams};
+use keyfold_backend::{GpuBackend, Operation, RandomParams};
 use keyfold_core::{DType, Device, Error, Result};
 use keyfold_dispatch::{HostLock, Tags};
 use keyfold_layers::autocast::Category;
@@ -22,7 +22,7 @@ type Arguments = (IntList, Option<DType>, Option<Device>);
 /// Plans random numbers from the next part of the device's stream.
 #[inline(always)]
 fn random(
-    call: Call<'_, RandomOp>,
+    call: Call<'_, &'static Operation>,
     (size, dtype, device): Arguments,
 ) -> Result<CallPlan<impl Run>> {
     let (dtype, device) = call.factory_options(dtype, device, DType::DEFAULT_FLOAT)?;
@@ -36,7 +36,7 @@ fn random(
         let per_block = if dtype == DType::F64 { 2 } else { 4 };
         let begin = op.at(take(out.device(), out.numel().div_ceil(per_block) as u64))?;
         let (seed, offset) = (begin.seed, begin.offset);
-        let params = RandomParams { op: numbers, reserved: 0, seed, offset };
+        let params = RandomParams { op: numbers, seed, offset };
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { kernel.launch(&params, &[], out) })
     };
@@ -66,7 +66,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         Ok::<_, Error>(row.tagged(Tags::NONDETERMINISTIC_SEEDED))
     };
     Ok(vec![
-        row("aten::rand", "rand", RandomOp::Uniform)?,
-        row("aten::randn", "randn", RandomOp::Normal)?,
+        row("aten::rand", "rand", &const { Operation::new("uniform") })?,
+        row("aten::randn", "randn", &const { Operation::new("normal") })?,
     ])
 }

@@ -5,7 +5,7 @@
 mod batching;
 mod gradients;
 
-use keyfold_backend::{GpuBackend, ReduceOp, ReduceParams, RowOp, RowParams};
+use keyfold_backend::{GpuBackend, Operation, ReduceParams, RowParams};
 use keyfold_core::{DType, DTypeKind, ErrorKind, Result, Shape, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Saves;
@@ -61,7 +61,7 @@ impl Reduction {
     /// twice.
     fn new(
         op: &Op,
-        which: ReduceOp,
+        which: &'static Operation,
         shape: &[usize],
         dims: Option<&[i64]>,
         keepdim: bool,
@@ -107,7 +107,7 @@ impl Reduction {
 }
 
 /// A call of a reduction.
-type ReduceCall<'c> = Call<'c, ReduceOp>;
+type ReduceCall<'c> = Call<'c, &'static Operation>;
 
 /// The reduced dimensions (`None` for all), and `keepdim`.
 type Dims<'a> = (Option<&'a [i64]>, bool);
@@ -129,6 +129,8 @@ fn reduced<'x>(
     CallPlan::new(op.device_of(x), shape, dtype, run)
 }
 
+const MEAN: &Operation = &Operation::new("mean");
+
 /// Infers the reduction and result dtype of sums and means.
 #[inline]
 fn infer_sum(
@@ -138,7 +140,7 @@ fn infer_sum(
     dtype: Option<DType>,
 ) -> Result<(Reduction, DType)> {
     let reduction = Reduction::new(&call, *call.state, x.shape(), dims, keepdim)?;
-    let (from, mean) = (x.dtype(), *call.state == ReduceOp::Mean);
+    let (from, mean) = (x.dtype(), *call.state == MEAN);
     let dtype = dtype.unwrap_or(match from.kind() {
         DTypeKind::Float | DTypeKind::Complex => from,
         _ if mean => DType::DEFAULT_FLOAT,
@@ -181,27 +183,23 @@ fn sum_dim(
     Ok(reduced(&call, x, reduction, dtype))
 }
 
-/// Infers the reduction and result dtype of extremes and of their positions, which are int64.
-#[inline]
+/// Checks the argument of extremes and of their positions, and makes the reduction.
+#[inline(always)]
 fn infer_min_max(
-    call: ReduceCall<'_>,
+    call: &ReduceCall<'_>,
     x: &Tensor,
     (dims, keepdim): Dims<'_>,
-) -> Result<(Reduction, DType)> {
-    check_ordered(&call, x.dtype())?;
-    let reduction = Reduction::new(&call, *call.state, x.shape(), dims, keepdim)?;
-    reduction.check_nonempty(&call, x.shape())?;
-    let dtype = match call.state {
-        ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
-        _ => x.dtype(),
-    };
-    Ok((reduction, dtype))
+) -> Result<Reduction> {
+    check_ordered(call, x.dtype())?;
+    let reduction = Reduction::new(call, *call.state, x.shape(), dims, keepdim)?;
+    reduction.check_nonempty(call, x.shape())?;
+    Ok(reduction)
 }
 
 #[inline(always)]
 fn min_max_all(call: ReduceCall<'_>, (x,): (&Tensor,)) -> Result<CallPlan<impl Run>> {
-    let (reduction, dtype) = infer_min_max(call, x, (None, false))?;
-    Ok(reduced(&call, x, reduction, dtype))
+    let reduction = infer_min_max(&call, x, (None, false))?;
+    Ok(reduced(&call, x, reduction, x.dtype()))
 }
 
 #[inline(always)]
@@ -209,8 +207,8 @@ fn min_max_dim(
     call: ReduceCall<'_>,
     (x, dim, keepdim): (&Tensor, Option<IntList>, bool),
 ) -> Result<CallPlan<impl Run>> {
-    let (reduction, dtype) = infer_min_max(call, x, (dim.as_deref(), keepdim))?;
-    Ok(reduced(&call, x, reduction, dtype))
+    let reduction = infer_min_max(&call, x, (dim.as_deref(), keepdim))?;
+    Ok(reduced(&call, x, reduction, x.dtype()))
 }
 
 #[inline(always)]
@@ -219,8 +217,8 @@ fn arg_min_max(
     (x, dim, keepdim): (&Tensor, Option<i64>, bool),
 ) -> Result<CallPlan<impl Run>> {
     let dims = dim.as_ref().map(std::slice::from_ref);
-    let (reduction, dtype) = infer_min_max(call, x, (dims, keepdim))?;
-    Ok(reduced(&call, x, reduction, dtype))
+    let reduction = infer_min_max(&call, x, (dims, keepdim))?;
+    Ok(reduced(&call, x, reduction, DType::I64))
 }
 
 /// `any` and `all`.
@@ -235,7 +233,10 @@ fn any_all(
 
 /// `softmax` and `log_softmax` of each lane along a dimension.
 #[inline(always)]
-fn softmax(call: Call<'_, RowOp>, (x, dim): (&Tensor, i64)) -> Result<CallPlan<impl Run>> {
+fn softmax(
+    call: Call<'_, &'static Operation>,
+    (x, dim): (&Tensor, i64),
+) -> Result<CallPlan<impl Run>> {
     check_ordered(&call, x.dtype())?;
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
     let dtype = floating(x.dtype());
@@ -320,13 +321,13 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     Ok(vec![
         sum_all_row(
             "aten::sum",
-            ReduceOp::Sum,
+            &const { Operation::new("sum") },
             sum_layers(gradients::sum, batching::sum),
             Naming::Unnamed("`keyfold.sum` calls the overload `dim`"),
         )?,
         sum_dim_row(
             "aten::sum",
-            ReduceOp::Sum,
+            &const { Operation::new("sum") },
             sum_layers(gradients::sum_dim, batching::reduce_dims),
             named_method(
                 "sum",
@@ -338,13 +339,13 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         sum_all_row(
             "aten::mean",
-            ReduceOp::Mean,
+            &const { Operation::new("mean") },
             sum_layers(gradients::mean, batching::mean),
             Naming::Unnamed("`keyfold.mean` calls the overload `dim`"),
         )?,
         sum_dim_row(
             "aten::mean",
-            ReduceOp::Mean,
+            &const { Operation::new("mean") },
             sum_layers(gradients::mean_dim, batching::reduce_dims),
             named_method(
                 "mean",
@@ -354,19 +355,19 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         min_max_row(
             "aten::max",
-            ReduceOp::Max,
+            &const { Operation::new("max") },
             min_max_layers(gradients::max, jvp::max, batching::max),
             Naming::Unnamed("`keyfold.max` calls `aten::amax`"),
         )?,
         min_max_row(
             "aten::min",
-            ReduceOp::Min,
+            &const { Operation::new("min") },
             min_max_layers(gradients::min, jvp::min, batching::min),
             Naming::Unnamed("`keyfold.min` calls `aten::amin`"),
         )?,
         min_max_dim_row(
             "aten::amax",
-            ReduceOp::Max,
+            &const { Operation::new("max") },
             min_max_layers(gradients::amax, jvp::amax, batching::reduce_dims),
             named_method(
                 "max",
@@ -376,7 +377,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         min_max_dim_row(
             "aten::amin",
-            ReduceOp::Min,
+            &const { Operation::new("min") },
             min_max_layers(gradients::amin, jvp::amin, batching::reduce_dims),
             named_method(
                 "min",
@@ -386,7 +387,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         any_all_row(
             "aten::all",
-            ReduceOp::All,
+            &const { Operation::new("all") },
             named_method(
                 "all",
                 REDUCTION_PARAMETERS,
@@ -395,7 +396,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         any_all_row(
             "aten::any",
-            ReduceOp::Any,
+            &const { Operation::new("any") },
             named_method(
                 "any",
                 REDUCTION_PARAMETERS,
@@ -404,7 +405,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         arg_row(
             "aten::argmax",
-            ReduceOp::ArgMax,
+            &const { Operation::new("argmax") },
             named_method(
                 "argmax",
                 POSITION_PARAMETERS,
@@ -413,7 +414,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         arg_row(
             "aten::argmin",
-            ReduceOp::ArgMin,
+            &const { Operation::new("argmin") },
             named_method(
                 "argmin",
                 POSITION_PARAMETERS,
@@ -422,7 +423,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         softmax_row(
             "aten::softmax",
-            RowOp::Softmax,
+            &const { Operation::new("softmax") },
             gradients::softmax,
             jvp::softmax,
             named_method(
@@ -433,7 +434,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
         softmax_row(
             "aten::log_softmax",
-            RowOp::LogSoftmax,
+            &const { Operation::new("log_softmax") },
             gradients::log_softmax,
             jvp::log_softmax,
             named(

@@ -11,11 +11,9 @@ mod lanes;
 mod rows;
 mod short_lanes;
 
-use keyfold_backend::{RowOp, RowParams};
+use keyfold_backend::{Operation, RowParams};
 use keyfold_core::{Dims, Result};
-use keyfold_kit::axes::{
-    Body, DispatchTable, Dtype, FLOATS, HALVES, HasDtype, HasOutput, ORDERED, Output,
-};
+use keyfold_kit::axes::{Body, Dtype, FLOATS, HALVES, HasDtype, HasOutput, ORDERED, Output};
 use keyfold_tensor::Tensor;
 
 use self::float::Float;
@@ -23,18 +21,20 @@ use super::blocks::{Input, Sink};
 use super::convert::{ReductionTypes, To};
 use super::geometry::{Dim, Geometry};
 use super::{base, out_base};
-use crate::kernel::HostKernel;
+use crate::kernel::{HostKernel, Table};
+
+const LOG_SOFTMAX: &Operation = &Operation::new("log_softmax");
 
 /// The kernels of softmax, or of its logarithm. There are none for complex numbers, which have no order,
 /// and none for results that aren't floats.
-pub(crate) fn kernels(name: &str) -> Table {
-    let table = Table::builder(name)
+pub(crate) fn kernels(name: &str) -> Kernels {
+    let table = Kernels::builder(name)
         .cover((ORDERED, Output(FLOATS)), ByBlocks)
         .cover_same(HALVES, InRegisters);
     table.build().expect("each pair of dtypes is covered once")
 }
 
-pub(crate) type Table = DispatchTable<(Dtype, Output<Dtype>), HostKernel<RowParams>>;
+type Kernels = Table<(Dtype, Output<Dtype>), RowParams>;
 
 type Stored<C> = <<C as HasDtype>::Element as ReductionTypes>::Stored;
 type Computed<C> = <<C as HasOutput>::Output as ReductionTypes>::Sum;
@@ -105,7 +105,7 @@ where
     let geometry = Geometry::new(&all, &flags, false);
     input.base = input.at(geometry.x_base);
     sink.base = sink.base.wrapping_offset(geometry.out_base * sink.size as isize);
-    let job = Job { geometry: &geometry, input, sink, log: params.op == RowOp::LogSoftmax };
+    let job = Job { geometry: &geometry, input, sink, log: params.op == LOG_SOFTMAX };
     if geometry.along_rows() || geometry.kept.is_empty() || geometry.is_narrow() {
         rows::softmax_rows::<S, A, D>(&job)
     } else {

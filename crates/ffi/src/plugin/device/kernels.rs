@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives};
 use keyfold_backend::{
-    GpuBackend, Index, IndexOp, IndexParams, Launch, Linalg, Offer, Pointwise, Positions, Random,
-    RandomOp, RandomParams, Reason, Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows,
+    GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise, Positions, Random,
+    RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result};
 use keyfold_dispatch::call_path;
@@ -23,7 +23,6 @@ use smallvec::SmallVec;
 
 use super::PluginDevice;
 use super::memory::{PluginBuffer, PluginMemory};
-use super::names::{drawing, indexing, reduction, row};
 use crate::plugin::table;
 use crate::plugin::values::dtype_to;
 
@@ -191,11 +190,11 @@ impl Launch<PrimitiveParams> for PluginBackend {
 impl Reduce for PluginBackend {
     fn reduce(
         &self,
-        op: ReduceOp,
+        op: &'static Operation,
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
-        self.offer((GROUP_REDUCE, reduction(op)), &[input], output, self)
+        self.offer((GROUP_REDUCE, op.name()), &[input], output, self)
     }
 }
 
@@ -203,20 +202,25 @@ impl Launch<ReduceParams> for PluginBackend {
     unsafe fn launch(&self, params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         let size = size_of::<abi::ReduceParams>() as u32;
         let given = abi::ReduceParams { size, keepdim: params.keepdim, dims: params.dims };
-        self.execute((GROUP_REDUCE, reduction(params.op)), address(&given), inputs, &[out])
+        self.execute((GROUP_REDUCE, params.op.name()), address(&given), inputs, &[out])
     }
 }
 
 impl Rows for PluginBackend {
-    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
-        self.offer((GROUP_ROWS, row(op)), &[input], output, self)
+    fn rows(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<RowParams>> {
+        self.offer((GROUP_ROWS, op.name()), &[input], output, self)
     }
 }
 
 impl Launch<RowParams> for PluginBackend {
     unsafe fn launch(&self, params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         let given = abi::RowParams { size: size_of::<abi::RowParams>() as u32, axis: params.axis };
-        self.execute((GROUP_ROWS, row(params.op)), address(&given), inputs, &[out])
+        self.execute((GROUP_ROWS, params.op.name()), address(&given), inputs, &[out])
     }
 }
 
@@ -236,9 +240,9 @@ impl Launch<()> for PluginBackend {
 const POSITIONS: Named = (GROUP_INDEX, "positions");
 
 impl Index for PluginBackend {
-    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+    fn index(&self, op: &'static Operation, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
         let inputs = [elements, DType::I64];
-        self.offer((GROUP_INDEX, indexing(op)), &inputs, elements, self)
+        self.offer((GROUP_INDEX, op.name()), &inputs, elements, self)
     }
 
     fn positions(&self) -> Offer<&dyn Positions> {
@@ -250,7 +254,7 @@ impl Launch<IndexParams> for PluginBackend {
     unsafe fn launch(&self, params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         let size = size_of::<abi::IndexParams>() as u32;
         let given = abi::IndexParams { size, at: params.at, dims: params.dims };
-        self.execute((GROUP_INDEX, indexing(params.op)), address(&given), inputs, &[out])
+        self.execute((GROUP_INDEX, params.op.name()), address(&given), inputs, &[out])
     }
 }
 
@@ -286,8 +290,8 @@ impl Positions for PluginBackend {
 }
 
 impl Random for PluginBackend {
-    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
-        self.offer((GROUP_RANDOM, drawing(op)), &[], output, self)
+    fn random(&self, op: &'static Operation, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+        self.offer((GROUP_RANDOM, op.name()), &[], output, self)
     }
 }
 
@@ -295,7 +299,7 @@ impl Launch<RandomParams> for PluginBackend {
     unsafe fn launch(&self, params: &RandomParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         let (size, reserved) = (size_of::<abi::RandomParams>() as u32, 0);
         let given = abi::RandomParams { size, reserved, seed: params.seed, offset: params.offset };
-        self.execute((GROUP_RANDOM, drawing(params.op)), address(&given), inputs, &[out])
+        self.execute((GROUP_RANDOM, params.op.name()), address(&given), inputs, &[out])
     }
 }
 

@@ -1,14 +1,13 @@
 //! Devices of plugins: the host's side of `keyfold_plugin::abi::device`.
 //!
 //! - this module: a device's checked spec, and the errors of its slots
-//! - `memory`: its memory; `kernels`: its operations; `names`: their names
+//! - `memory`: its memory; `kernels`: its operations
 //!
 //! A slot's error keeps its kind, and its message ends with device, plugin and slot. Nothing runs
 //! elsewhere if a slot fails.
 
 mod kernels;
 mod memory;
-mod names;
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives, fault};
 use keyfold_backend::{
-    Index, IndexOp, IndexParams, Launch, Linalg, Offer, Positions, Random, RandomOp, RandomParams,
-    Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows,
+    Index, IndexParams, Launch, Linalg, Offer, Operation, Positions, Random, RandomParams, Reduce,
+    ReduceParams, RowParams, Rows,
 };
 use keyfold_core::{DType, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
@@ -46,43 +46,6 @@ fn places(bits: u64) -> Vec<u32> {
     (0..u64::BITS).filter(|place| bits >> place & 1 == 1).collect()
 }
 
-const fn reduction(op: ReduceOp) -> &'static str {
-    match op {
-        ReduceOp::Sum => "sum",
-        ReduceOp::Mean => "mean",
-        ReduceOp::Max => "max",
-        ReduceOp::Min => "min",
-        ReduceOp::ArgMax => "argmax",
-        ReduceOp::ArgMin => "argmin",
-        ReduceOp::All => "all",
-        ReduceOp::Any => "any",
-    }
-}
-
-const fn row(op: RowOp) -> &'static str {
-    match op {
-        RowOp::Softmax => "softmax",
-        RowOp::LogSoftmax => "log_softmax",
-    }
-}
-
-const fn indexing(op: IndexOp) -> &'static str {
-    match op {
-        IndexOp::Take => "take",
-        IndexOp::Put => "put",
-        IndexOp::PutAdd => "put_add",
-        IndexOp::Gather => "gather",
-        IndexOp::ScatterAdd => "scatter_add",
-    }
-}
-
-const fn drawing(op: RandomOp) -> &'static str {
-    match op {
-        RandomOp::Uniform => "uniform",
-        RandomOp::Normal => "normal",
-    }
-}
-
 impl Primitives for Kernels {
     fn primitive(
         &self,
@@ -116,11 +79,11 @@ impl Launch<PrimitiveParams> for Kernels {
 impl Reduce for Kernels {
     fn reduce(
         &self,
-        op: ReduceOp,
+        op: &'static Operation,
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
-        self.offer(("reduce", reduction(op)), &[input], output)
+        self.offer(("reduce", op.name()), &[input], output)
     }
 }
 
@@ -129,15 +92,20 @@ impl Launch<ReduceParams> for Kernels {
         self.0.run("reduce", |py| {
             let x = self.0.array(py, inputs[0], false)?;
             let dims = PyTuple::new(py, places(params.dims))?;
-            let name = reduction(params.op);
+            let name = params.op.name();
             (name, x, self.0.array(py, out, true)?, dims, params.keepdim != 0).into_pyobject(py)
         })
     }
 }
 
 impl Rows for Kernels {
-    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
-        self.offer(("rows", row(op)), &[input], output)
+    fn rows(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<RowParams>> {
+        self.offer(("rows", op.name()), &[input], output)
     }
 }
 
@@ -145,7 +113,7 @@ impl Launch<RowParams> for Kernels {
     unsafe fn launch(&self, params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         self.0.run("rows", |py| {
             let x = self.0.array(py, inputs[0], false)?;
-            (row(params.op), x, self.0.array(py, out, true)?, params.axis).into_pyobject(py)
+            (params.op.name(), x, self.0.array(py, out, true)?, params.axis).into_pyobject(py)
         })
     }
 }
@@ -171,8 +139,8 @@ impl Launch<()> for Kernels {
 }
 
 impl Index for Kernels {
-    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
-        self.offer(("index", indexing(op)), &[elements, DType::I64], elements)
+    fn index(&self, op: &'static Operation, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+        self.offer(("index", op.name()), &[elements, DType::I64], elements)
     }
 
     fn positions(&self) -> Offer<&dyn Positions> {
@@ -186,7 +154,7 @@ impl Index for Kernels {
 impl Launch<IndexParams> for Kernels {
     unsafe fn launch(&self, params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         self.0.run("index", |py| {
-            let (name, dims) = (indexing(params.op), PyTuple::new(py, places(params.dims))?);
+            let (name, dims) = (params.op.name(), PyTuple::new(py, places(params.dims))?);
             (name, self.0.arrays(py, inputs)?, self.0.array(py, out, true)?, dims, params.at)
                 .into_pyobject(py)
         })
@@ -221,8 +189,8 @@ impl Positions for Kernels {
 }
 
 impl Random for Kernels {
-    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
-        self.offer(("random", drawing(op)), &[], output)
+    fn random(&self, op: &'static Operation, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+        self.offer(("random", op.name()), &[], output)
     }
 }
 
@@ -230,7 +198,7 @@ impl Launch<RandomParams> for Kernels {
     unsafe fn launch(&self, params: &RandomParams, _: &[&Tensor], out: &Tensor) -> Result<()> {
         self.0.run("random", |py| {
             let out = self.0.array(py, out, true)?;
-            (drawing(params.op), params.seed, params.offset, out).into_pyobject(py)
+            (params.op.name(), params.seed, params.offset, out).into_pyobject(py)
         })
     }
 }
