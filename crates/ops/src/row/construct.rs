@@ -1,0 +1,247 @@
+//! The constructors of rows, one for each way to compute a result.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use keyfold_core::Result;
+use keyfold_dispatch::schema::Schema;
+use keyfold_dispatch::{Args, HostLock, Kernel, RegistrationKey, Tags};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use super::{COMPUTES, FormFollows, KernelFactory, Layers, Row, Runs};
+use crate::infer::{Call, Infer, Run};
+use crate::inferred::Inferred;
+use crate::naming::Naming;
+use crate::op::{Op, Target};
+use crate::pointwise::{Expression, Pointwise};
+
+impl Row {
+    #[track_caller]
+    fn new(
+        name: &'static str,
+        schema: &str,
+        runs: Runs,
+        infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row> {
+        Ok(Row::of(name, Schema::parse(schema)?, runs, infer, layers, naming))
+    }
+
+    #[track_caller]
+    fn of(
+        name: &'static str,
+        schema: Schema,
+        runs: Runs,
+        infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
+        layers: Layers,
+        naming: Naming,
+    ) -> Row {
+        Row {
+            schema,
+            name,
+            mixed_devices: false,
+            tags: Tags::NONE,
+            runs,
+            infer: FormFollows::Arguments(Arc::new(infer)),
+            expression: None,
+            layers,
+            naming,
+            location: Location::caller(),
+        }
+    }
+
+    /// Makes the row of an operator that computes into new memory, with an overload `out` that writes into a
+    /// tensor of the caller's.
+    ///
+    /// `args` is the part of the schema in the parentheses. `infer` checks arguments of the types `A` and plans
+    /// the call. `state` makes the state of a target's kernels, which lives across calls.
+    #[track_caller]
+    pub(crate) fn computes<A, S, F>(
+        (name, overload): (&'static str, &str),
+        args: &str,
+        state: impl Fn(&Op) -> S + Send + Sync + 'static,
+        infer: F,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row>
+    where
+        A: Args<Value>,
+        S: Send + Sync + 'static,
+        F: for<'c, 'a> Infer<'c, 'a, A, S> + Copy + Send + Sync + 'static,
+    {
+        let dot = if overload.is_empty() { "" } else { "." };
+        let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
+        let state = Arc::new(state);
+        let (for_out, meta) = (state.clone(), Op::new(name, Target::Meta));
+        let on_meta = state(&meta);
+        let fresh: KernelFactory = Box::new(move |op| {
+            let (op, state) = (op.clone(), state(op));
+            Kernel::tupled::<A, Tensor, _>(move |args| {
+                infer.infer_fresh(Call::new(&op, &state, None), args)?.fresh(&op)
+            })
+        });
+        let out: KernelFactory = Box::new(move |op| {
+            let (op, state) = (op.clone(), for_out(op));
+            Kernel::boxed(move |_, args: &[ValueRef<'_>]| {
+                let (out, args) = args.split_last().ok_or_else(|| op.lacks_out())?;
+                let out = out.tensor()?;
+                let plan = infer.infer(Call::new(&op, &state, Some(out)), A::unbox(args)?)?;
+                // SAFETY: the schema says that the operator writes to this argument, so the caller, in
+                // whichever language, gave its memory up for the time of the call.
+                unsafe { plan.write(&op, ("out", out), args) }?;
+                Ok(Value::Argument(args.len()))
+            })
+        });
+        let runs = Runs::Everywhere { fresh, out: Some(out), lock: COMPUTES };
+        let form = move |args: &[ValueRef<'_>]| {
+            let call = Call::new(&meta, &on_meta, None);
+            Ok(Inferred::of_form(infer.infer(call, A::unbox(args)?)?.form))
+        };
+        Row::new(name, &schema, runs, form, layers, naming)
+    }
+
+    /// Makes the row of an operator that computes an expression of its arguments. `state` makes the state of a
+    /// target's kernels from the expression's kernel.
+    #[track_caller]
+    pub(crate) fn pointwise<A, S, F>(
+        name: (&'static str, &str),
+        args: &str,
+        expression: Arc<Expression>,
+        state: impl Fn(Pointwise) -> S + Send + Sync + 'static,
+        infer: F,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row>
+    where
+        A: Args<Value>,
+        S: Send + Sync + 'static,
+        F: for<'c, 'a> Infer<'c, 'a, A, S> + Copy + Send + Sync + 'static,
+    {
+        let expr = expression.expr().clone();
+        let state = move |op: &Op| state(Pointwise::new(op.clone(), expr.clone()));
+        let row = Row::computes::<A, S, F>(name, args, state, infer, layers, naming)?;
+        Ok(Row { expression: Some(expression), ..row })
+    }
+
+    /// Makes the row of an operator that returns a view of its first argument, or a copy if strides require it.
+    #[track_caller]
+    pub(crate) fn view<A: Args<Value>>(
+        schema: &'static str,
+        view: impl for<'a> Fn(&Op, A::Of<'a>) -> Result<Tensor> + Copy + Send + Sync + 'static,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row> {
+        let name = name_of(schema);
+        let meta = Op::new(name, Target::Meta);
+        let fresh: KernelFactory = Box::new(move |op| {
+            let op = op.clone();
+            Kernel::tupled::<A, Tensor, _>(move |args| view(&op, args))
+        });
+        let runs = Runs::Everywhere { fresh, out: None, lock: HostLock::Keep };
+        let form =
+            move |args: &[ValueRef<'_>]| Ok(Inferred::of(&view(&meta, A::unbox(args)?)?, args));
+        Row::new(name, schema, runs, form, layers, naming)
+    }
+
+    /// Makes the row of an operator that writes into its first argument.
+    #[track_caller]
+    pub(crate) fn writes<A, F>(
+        schema: &'static str,
+        infer: F,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row>
+    where
+        A: Args<Value>,
+        F: for<'c, 'a> Infer<'c, 'a, A, ()> + Copy + Send + Sync + 'static,
+    {
+        let name = name_of(schema);
+        let meta = Op::new(name, Target::Meta);
+        let fresh: KernelFactory = Box::new(move |op| {
+            let op = op.clone();
+            Kernel::boxed(move |_, args| {
+                let plan = infer.infer(Call::new(&op, &(), None), A::unbox(args)?)?;
+                if !op.is_meta() {
+                    // SAFETY: the schema says that the operator writes to this argument, so the caller, in
+                    // whichever language, gave its memory up for the time of the call; what computes it
+                    // reads arguments that share it from copies.
+                    unsafe { plan.run.run(&op, args[0].tensor()?) }?;
+                }
+                Ok(Value::Argument(0))
+            })
+        });
+        let runs = Runs::Everywhere { fresh, out: None, lock: COMPUTES };
+        let form = move |args: &[ValueRef<'_>]| {
+            infer.infer(Call::new(&meta, &(), None), A::unbox(args)?)?;
+            Ok(Inferred::argument(0, args[0].tensor()?))
+        };
+        Row::new(name, schema, runs, form, layers, naming)
+    }
+
+    /// Makes the row of a user's schema and expression, with the kernels that `fresh` makes. An overload `out`
+    /// is a separate row.
+    #[track_caller]
+    pub(crate) fn of_user(
+        (name, schema): (&'static str, &Schema),
+        expression: Arc<Expression>,
+        fresh: impl Fn(&Op) -> Kernel<Value> + Send + Sync + 'static,
+        infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
+        layers: Layers,
+    ) -> Row {
+        let runs = Runs::Everywhere { fresh: Box::new(fresh), out: None, lock: COMPUTES };
+        let naming = Naming::Unnamed("`keyfold.ops` has it");
+        let row = Row::of(name, schema.clone(), runs, infer, layers, naming);
+        Row { expression: Some(expression), ..row }
+    }
+
+    /// Makes the row of an operator with one kernel for all devices, registered at an alias key.
+    #[track_caller]
+    pub(crate) fn composite(
+        schema: &'static str,
+        key: RegistrationKey,
+        kernel: fn() -> Kernel<Value>,
+        infer: fn(&[ValueRef<'_>]) -> Result<Inferred>,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row> {
+        Row::new(name_of(schema), schema, Runs::Composite(key, kernel), infer, layers, naming)
+    }
+
+    /// Sets when the kernels release the host language's lock.
+    pub(crate) fn with_host_lock(mut self, host_lock: HostLock) -> Row {
+        if let Runs::Everywhere { lock, .. } = &mut self.runs {
+            *lock = host_lock;
+        }
+        self
+    }
+
+    /// Removes the overload `out`.
+    pub(crate) fn without_out(mut self) -> Row {
+        if let Runs::Everywhere { out, .. } = &mut self.runs {
+            *out = None;
+        }
+        self
+    }
+
+    /// Declares that the result's shape depends on elements, so that there is no kernel for Meta.
+    pub(crate) fn data_dependent(self) -> Row {
+        let row = Row { infer: FormFollows::Elements, ..self };
+        row.tagged(Tags::DATA_DEPENDENT_SHAPE)
+    }
+
+    /// Sets the tags.
+    pub(crate) fn tagged(self, tags: Tags) -> Row {
+        Row { tags, ..self }
+    }
+
+    /// Allows arguments on several devices.
+    pub(crate) fn across_devices(self) -> Row {
+        Row { mixed_devices: true, ..self }
+    }
+}
+
+/// Returns the name at the beginning of a schema's text, without its overload.
+fn name_of(schema: &'static str) -> &'static str {
+    schema.find(['.', '(']).map_or(schema, |end| &schema[..end])
+}
