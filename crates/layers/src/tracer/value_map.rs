@@ -70,7 +70,7 @@ pub(super) struct Across {
 
 /// The difference between views of the same data: the functionality keys, and the attachment's
 /// address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mark {
     keys: DispatchKeySet,
     attached: usize,
@@ -224,11 +224,18 @@ impl Ranges {
     }
 }
 
+/// The values of one view of data. Each write to a tensor with gradients adds a mark.
+#[derive(Debug)]
+struct ViewValues {
+    by_mark: HashMap<Mark, ValueId>,
+    /// The value that was recorded last.
+    last: ValueId,
+}
+
 /// The map from tensors' data to values.
 #[derive(Debug, Default)]
 pub(super) struct ValueMap {
-    /// In the order of recording; the last one is valid.
-    places: HashMap<ViewKey, Vec<(Mark, ValueId)>>,
+    places: HashMap<ViewKey, ViewValues>,
     /// By the batch's data, an example of it.
     examples: HashMap<ViewKey, (BatchAt, ViewKey)>,
     /// Memory whose content depends on the inputs.
@@ -257,8 +264,7 @@ impl ValueMap {
     /// the same data.
     pub(super) fn find(&self, seen: &Inspected) -> Option<ValueId> {
         let all = self.places.get(&seen.place)?;
-        let exact = all.iter().rev().find(|(mark, _)| *mark == seen.mark);
-        exact.or(all.last()).map(|(_, id)| *id)
+        Some(*all.by_mark.get(&seen.mark).unwrap_or(&all.last))
     }
 
     /// Maps the tensor to this value from now on.
@@ -269,9 +275,10 @@ impl ValueMap {
             self.examples.insert(batch.clone(), (at, example));
             example = batch;
         }
-        let all = self.places.entry(place).or_default();
-        all.retain(|(other, _)| *other != mark);
-        all.push((mark, id));
+        let new = || ViewValues { by_mark: HashMap::new(), last: id };
+        let all = self.places.entry(place).or_insert_with(new);
+        all.by_mark.insert(mark, id);
+        all.last = id;
         self.keep(keep);
     }
 
@@ -319,7 +326,7 @@ impl ValueMap {
     }
 
     fn last_at(&self, place: &ViewKey) -> Option<ValueId> {
-        Some(self.places.get(place)?.last()?.1)
+        Some(self.places.get(place)?.last)
     }
 
     /// Keeps a tensor that the gradient graph keeps. It is unknown to the graph, unless a recorded
