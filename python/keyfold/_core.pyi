@@ -179,88 +179,88 @@ class Tensor:
         self,
         axis: _Axis = None,
         *,
-        keepdims: _bool = False,
         dtype: _DTypeLike | None = None,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: _Axis = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
     def mean(
         self,
         axis: _Axis = None,
         *,
-        keepdims: _bool = False,
         dtype: _DTypeLike | None = None,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: _Axis = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
     def max(
         self,
         axis: _Axis = None,
         *,
-        keepdims: _bool = False,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: _Axis = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
     def min(
         self,
         axis: _Axis = None,
         *,
-        keepdims: _bool = False,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: _Axis = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
     def all(
         self,
         axis: _Axis = None,
         *,
-        keepdims: _bool = False,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: _Axis = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
     def any(
         self,
         axis: _Axis = None,
         *,
-        keepdims: _bool = False,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: _Axis = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
     def argmax(
         self,
         axis: int | None = None,
         *,
-        keepdims: _bool = False,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: int | None = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
     def argmin(
         self,
         axis: int | None = None,
         *,
-        keepdims: _bool = False,
+        keepdims: _bool | None = False,
         out: Any = None,
         dim: int | None = None,
-        keepdim: _bool = False,
+        keepdim: _bool | None = False,
     ) -> Tensor: ...
-    def softmax(self, axis: int = -1, *, dim: int = -1) -> Tensor: ...
-    def exp(self) -> Tensor: ...
-    def log(self) -> Tensor: ...
-    def sqrt(self) -> Tensor: ...
-    def tanh(self) -> Tensor: ...
-    def sigmoid(self) -> Tensor: ...
-    def sin(self) -> Tensor: ...
-    def cos(self) -> Tensor: ...
+    def softmax(self, axis: int = -1, *, out: Any = None, dim: int = -1) -> Tensor: ...
+    def exp(self, *, out: Any = None) -> Tensor: ...
+    def log(self, *, out: Any = None) -> Tensor: ...
+    def sqrt(self, *, out: Any = None) -> Tensor: ...
+    def tanh(self, *, out: Any = None) -> Tensor: ...
+    def sigmoid(self, *, out: Any = None) -> Tensor: ...
+    def sin(self, *, out: Any = None) -> Tensor: ...
+    def cos(self, *, out: Any = None) -> Tensor: ...
     def pow(self, exponent: Any) -> Tensor: ...
-    def abs(self) -> Tensor: ...
-    def conj(self) -> Tensor: ...
-    def relu(self) -> Tensor: ...
+    def abs(self, *, out: Any = None) -> Tensor: ...
+    def conj(self, *, out: Any = None) -> Tensor: ...
+    def relu(self, *, out: Any = None) -> Tensor: ...
     def __array__(self, dtype: Any = None, copy: _bool | None = None) -> NDArray[Any]: ...
     def __dlpack__(
         self,

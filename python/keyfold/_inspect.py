@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from keyfold import _core
 from keyfold._dispatch._keys import DispatchKey
 from keyfold._show import _html, _text
 
-__all__ = ["Choice", "Explanation", "OperatorTable", "signature_of"]
+__all__ = ["Choice", "Explanation", "OperatorTable", "annotations_of", "signature_of"]
 
 _COMPOSITES = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
@@ -188,6 +188,37 @@ class Explanation:
         return _html.page(_html.code(self.operator.schema), _html.pairs(self._rows))
 
 
-def signature_of(parameters: str) -> inspect.Signature:
-    """Return the signature of a function with these parameters, written as in a definition."""
-    return inspect.signature(eval(f"lambda {parameters}: None"))
+# The schema's types as Python's. An array is of any library.
+_TYPES: dict[str, Any] = {
+    "Tensor": Any,
+    "Tensor[]": Sequence[Any],
+    "ScalarType": Any,
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "int[]": Sequence[int],
+    "int[1]": int | Sequence[int],
+}
+
+
+def annotations_of(parameters: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return the annotations of a function that returns an array.
+
+    Args:
+        parameters: names and types, as in a schema.
+    """
+    types = {name: _TYPES[ty.removesuffix("?")] for name, ty in parameters}
+    optional = {name: types[name] | None for name, ty in parameters if ty.endswith("?")}
+    return types | optional | {"return": Any}
+
+
+def signature_of(parameters: str, annotations: Mapping[str, Any]) -> inspect.Signature:
+    """Return the signature of a function.
+
+    Args:
+        parameters: its parameters, as in a definition without types.
+        annotations: their types, and the result's as `return`.
+    """
+    signature = inspect.signature(eval(f"lambda {parameters}: None"))
+    typed = [p.replace(annotation=annotations[p.name]) for p in signature.parameters.values()]
+    return signature.replace(parameters=typed, return_annotation=annotations["return"])

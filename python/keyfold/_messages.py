@@ -76,19 +76,19 @@ def of_function(
 
     Args:
         text: the operator's own message.
-        function: the name of a function that calls one operator.
+        function: the name of a function that calls one operator, such as `keyfold.sum`.
         names: from the operator's arguments to that function's.
         takes_numbers: whether numbers may stand for that function's arrays.
     """
     caller = _function_of(sys._getframe(1))
     if caller is not None:
-        function = caller.co_name
+        function = f"keyfold.{caller.co_name}"
         parameters = caller.co_varnames[: caller.co_argcount + caller.co_kwonlyargcount]
         pairs = ((own, name) for own, ours in _NAMES.items() for name in ours)
         names = {own: name for own, name in pairs if name in parameters}
     elif not function or names is None:
         return text
-    text = _FUNCTION.sub(f"keyfold.{function}() ", text)
+    text = _FUNCTION.sub(f"{function}() ", text)
     text = _TYPE.sub(_in_words, text)
     text = _ARGUMENT.sub(lambda x: f"argument '{names.get(x[1], x[1])}{x[2]}'", text)
     text = _PLAIN.sub(r"\1; keyfold.asarray makes one of lists and numbers", text)
@@ -139,14 +139,14 @@ def unexpected(function: Callable[..., Any], foreign: Iterable[str]) -> BindingE
     """
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return unexpected_in(function.__name__, known, next(iter(foreign)))
+    return unexpected_in(f"keyfold.{function.__name__}", known, next(iter(foreign)))
 
 
 def unexpected_in(function: str, known: list[str], keyword: str) -> BindingError:
     """Return the error for a keyword that a function doesn't take, with the one that was meant.
 
     Args:
-        function: the function's name.
+        function: the function's name, such as `keyfold.sum`.
         known: the names of the parameters that it takes by keyword.
         keyword: the keyword.
     """
@@ -155,6 +155,4 @@ def unexpected_in(function: str, known: list[str], keyword: str) -> BindingError
     same = [name for name in _FOREIGN_KEYWORDS.get(keyword, ()) if name in known]
     near = same or difflib.get_close_matches(keyword, known, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else ""
-    return BindingError(
-        f"keyfold.{function}() got an unexpected keyword argument {keyword!r}{hint}"
-    )
+    return BindingError(f"{function}() got an unexpected keyword argument {keyword!r}{hint}")

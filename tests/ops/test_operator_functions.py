@@ -5,7 +5,10 @@ import inspect
 import pickle
 import pydoc
 import re
+import typing
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,11 @@ X = kf.asarray([[1.0, 2.0], [3.0, 4.0]])
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 
 
+def _without_types(signature):
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=signature.empty)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_says_what_it_is(name):
     function = getattr(kf, name)
@@ -28,13 +36,129 @@ def test_a_function_says_what_it_is(name):
     assert function.__module__ == "keyfold"
     assert function.__doc__.startswith("Return ")
     assert function.__doc__.splitlines()[0].endswith(".")
-    shown = str(inspect.signature(function))
-    assert function.__text_signature__ == shown
+    signature = inspect.signature(function)
+    shown = function.__text_signature__
+    assert str(_without_types(signature)) == shown
     assert repr(function) == f"<function keyfold.{name}{shown}>"
-    assert f"{name}{shown}" in pydoc.plain(pydoc.render_doc(function))
+    assert f"{name}{signature}" in pydoc.plain(pydoc.render_doc(function))
     assert function.operators
     assert all(isinstance(op, kf.Operator) for op in function.operators)
     assert {name} <= set(kf.__all__) & set(dir(kf))
+
+
+METHODS = [
+    name for name in NAMES if hasattr(kf.Tensor, name) and name not in ("pow", "real", "imag")
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_and_its_method_tell_each_argument(name):
+    function = getattr(kf, name)
+    parameters = inspect.signature(function).parameters
+    _, _, listed = function.__doc__.partition("\n\nArgs:\n    ")
+    told = dict(line.split(": ", 1) for line in listed.partition("\n\n")[0].split("\n    "))
+    assert list(told) == list(parameters)
+    for argument, text in told.items():
+        default = parameters[argument].default
+        meaning, shown, value = text.partition(" Default: ")
+        assert re.fullmatch(r".+[^.]\.", meaning), (argument, text)
+        assert value == (f"{default}." if shown else ""), (argument, text)
+        assert bool(shown) == (default is not inspect.Parameter.empty)
+    hints = typing.get_type_hints(function)
+    assert list(hints) == [*parameters, "return"]
+    assert {n: p.annotation for n, p in parameters.items()} | {"return": Any} == hints
+    if name in METHODS:
+        method = getattr(kf.Tensor, name)
+        shown = str(_without_types(inspect.signature(function)))
+        assert str(inspect.signature(method)) == shown.replace("x, /", "self, /")
+        first = f"    x: {told['x']}\n"
+        assert method.__doc__ == function.__doc__.replace(first, "")
+        assert f"{name}(" in pydoc.plain(pydoc.render_doc(method))
+
+
+def test_annotations_follow_from_the_schema():
+    assert typing.get_type_hints(kf.add) == {"x1": Any, "x2": Any, "out": Any | None, "return": Any}
+    hints = typing.get_type_hints(kf.sum)
+    assert hints["axis"] == hints["dim"] == int | Sequence[int] | None
+    assert hints["keepdims"] == bool | None
+    assert typing.get_type_hints(kf.dropout)["p"] is float
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_function_with_the_tensor_in_front(name):
+    function, method = getattr(kf, name), getattr(kf.Tensor, name)
+    x = X > 1 if name in ("all", "any") else X
+    expected = function(x)
+    assert getattr(x, name)().tolist() == method(x).tolist() == expected.tolist()
+    out = kf.zeros(expected.shape, dtype=expected.dtype)
+    assert getattr(x, name)(out=out) is out
+    assert out.tolist() == expected.tolist()
+    array = np.zeros(expected.shape, str(expected.dtype))
+    assert getattr(x, name)(out=array) is array
+    assert array.tolist() == expected.tolist()
+    with pytest.raises(
+        kf.BindingError, match=rf"^Tensor.{name}\(\) argument 'out' must be an array"
+    ):
+        getattr(x, name)(out=1)
+    with pytest.raises(TypeError, match="doesn't apply to"):
+        method(1)
+
+
+def test_a_bound_method_reads_no_elements():
+    x = kf.asarray([3.0, 1.0])
+    for method in (x.sum, x.exp):
+        name = method.__name__
+        assert repr(method) == f"<built-in method {name} of keyfold.Tensor object at {id(x):#x}>"
+        assert method.__qualname__ == f"Tensor.{name}"
+        assert method.__self__ is x
+        assert method.__doc__ == getattr(kf.Tensor, name).__doc__
+        assert inspect.isroutine(method)
+        assert pickle.loads(pickle.dumps(method))().tolist() == method().tolist()
+    assert x.sum == x.sum != kf.asarray([3.0, 1.0]).sum
+    assert list(inspect.signature(x.exp).parameters) == ["out"]
+    assert pickle.loads(pickle.dumps(kf.Tensor.sum)) is kf.Tensor.sum
+    assert repr(kf.Tensor.sum) == "<method 'sum' of 'keyfold.Tensor' objects>"
+
+
+def test_a_reduction_of_all_elements_calls_its_overload():
+    def called(function, *args, **kwargs):
+        graph = kf.trace(lambda x: function(x, *args, **kwargs), X)
+        return [node.operator for node in graph.nodes]
+
+    for name in ("sum", "mean"):
+        whole, along = f"aten::{name}", f"aten::{name}.dim"
+        for function in (getattr(kf, name), getattr(kf.Tensor, name)):
+            assert called(function) == called(function, None) == [whole]
+            assert called(function, keepdim=0, out=None) == [whole]
+            assert called(function, dtype="float32") == [whole]
+            assert called(function, 0) == called(function, keepdims=True) == [along]
+            assert (
+                function(X, dtype="float32").dtype
+                == function(X, 0, dtype="float32").dtype
+                == "float32"
+            )
+
+
+def test_0_and_1_stand_for_bools():
+    for one in (1, True, np.True_):
+        assert kf.asarray(X, copy=one).data_ptr() != X.data_ptr()
+        assert kf.from_dlpack(X, copy=one).data_ptr() != X.data_ptr()
+        assert kf.reshape(X, 4, copy=one).data_ptr() != X.data_ptr()
+        assert kf.astype(X, "float64", copy=one).data_ptr() != X.data_ptr()
+        assert X.to(copy=one) is not X
+        assert kf.sum(X, keepdims=one).shape == X.max(keepdim=one).shape == (1, 1)
+    for zero in (0, False, np.False_):
+        assert kf.asarray(X, copy=zero).data_ptr() == X.data_ptr()
+        assert kf.from_dlpack(X, copy=zero).data_ptr() == X.data_ptr()
+        assert kf.reshape(X, 4, copy=zero).data_ptr() == X.data_ptr()
+        assert kf.astype(X, "float64", copy=zero) is X.to(copy=zero) is X
+        assert kf.dropout(X, train=zero).tolist() == X.tolist()
+    for function in (kf.asarray, lambda x, copy: kf.reshape(x, 4, copy=copy), kf.from_dlpack, X.to):
+        with pytest.raises(TypeError):
+            function(X, copy=2)
+    for wrong in (2, None):
+        with pytest.raises(kf.BindingError, match=r"dropout\(\) argument 'train' must be True or"):
+            kf.dropout(X, train=wrong)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +224,7 @@ def test_engine_functions_refuse_arguments_that_the_function_refuses(raises_sayi
 
 
 def test_a_function_of_one_operator_stands_for_it():
-    assert kf.get_op(kf.sum).name == "aten::sum.dim"
+    assert kf.get_op(kf.max).name == "aten::amax"
     assert kf.get_kernel(kf.exp, "CPU")(X).tolist() == kf.exp(X).tolist()
     library = kf.Library("aten")
     library.impl(kf.exp, lambda x: kf.zeros(x.shape), "Profiler")
@@ -123,6 +247,8 @@ def test_a_function_of_several_operators_is_refused_where_no_arguments_choose(ra
     ):
         with raises_saying(kf.BindingError, message + "aten::add.Scalar; give the name of one"):
             call()
+    with raises_saying(kf.BindingError, "keyfold.sum stands for several", "aten::sum.dim; give"):
+        kf.get_op(kf.sum)
 
 
 def test_arguments_go_where_the_operator_has_them():
@@ -158,8 +284,30 @@ def test_arguments_go_where_the_operator_has_them():
         ),
         (lambda: kf.stack(X), "keyfold.stack() argument 'arrays' must be a list of arrays"),
         (lambda: kf.exp(X, out=[1]), "keyfold.exp() argument 'out' must be an array, not list [1]"),
+        (lambda: X.exp(X), "Tensor.exp() takes 1 positional argument but 2 were given"),
+        (lambda: X.sum(0, 1), "Tensor.sum() takes from 1 to 2 positional arguments but 3 were"),
+        (lambda: X.sum(x=X), "Tensor.sum() got an unexpected keyword argument 'x'"),
+        (lambda: X.sum(self=X), "Tensor.sum() takes argument 'self' by position only"),
+        (lambda: X.sum(0, axis=0), "Tensor.sum() got multiple values for argument 'axis'"),
+        (lambda: X.sum("a"), "Tensor.sum() argument 'axis' must be a whole number, or several"),
+        (lambda: X.sum(dtype=1), "Tensor.sum() argument 'dtype' must be a dtype"),
+        (lambda: kf.clip(X, 1, out=1), "keyfold.clip() argument 'out' must be an array, not int 1"),
     ],
 )
 def test_a_call_that_cannot_be_is_refused_in_the_functions_words(call, message, raises_saying):
     with raises_saying(kf.BindingError, message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x: kf.clip(x, 10**30), "min"),
+        (lambda x: kf.clip(x, 0, 10**30), "max"),
+        (lambda x: kf.clip(x, max=-(10**30)), "max"),
+    ],
+)
+def test_a_limit_that_no_dtype_holds_is_named(call, name, raises_saying):
+    message = f"keyfold.clip() argument '{name}': the integer"
+    with raises_saying(kf.InvalidValue, message, "doesn't fit into 64 bits"):
+        call(kf.asarray([1, 2]))

@@ -1,7 +1,7 @@
 //! The names of operators in Python: the function `keyfold.NAME` that calls an operator, and its parameters.
 
 use keyfold_core::Result;
-use keyfold_dispatch::schema::{Schema, Type};
+use keyfold_dispatch::schema::{Argument, Schema, Type};
 
 use crate::row::Row;
 
@@ -12,12 +12,13 @@ pub(crate) const UNARY_PARAMETERS: &str = "Tensor x";
 /// The parameters of a function of two arrays.
 pub(crate) const BINARY_PARAMETERS: &str = "Tensor x1, Tensor x2";
 /// The parameters of a reduction over axes.
-pub(crate) const REDUCTION_PARAMETERS: &str = "Tensor x, int[1]? axis=None, *, bool? keepdims=None";
+pub(crate) const REDUCTION_PARAMETERS: &str =
+    "Tensor x, int[1]? axis=None, *, bool? keepdims=False";
 /// The parameters of a sum or product over axes: those of a reduction, and the dtype to accumulate in.
 pub(crate) const SUM_PARAMETERS: &str =
-    "Tensor x, int[1]? axis=None, *, ScalarType? dtype=None, bool? keepdims=None";
+    "Tensor x, int[1]? axis=None, *, ScalarType? dtype=None, bool? keepdims=False";
 /// The parameters of a function that returns positions along an axis, as `argmax` does.
-pub(crate) const POSITION_PARAMETERS: &str = "Tensor x, int? axis=None, *, bool? keepdims=None";
+pub(crate) const POSITION_PARAMETERS: &str = "Tensor x, int? axis=None, *, bool? keepdims=False";
 /// The parameters of a function that maps each lane along an axis, as `softmax` does.
 pub(crate) const LANE_PARAMETERS: &str = "Tensor x, int axis=-1";
 
@@ -108,12 +109,77 @@ impl Form {
 /// The signature of the function that a row names.
 #[derive(Clone, Debug)]
 pub struct Signature {
-    /// Its parameters as a schema in namespace `keyfold`. Its result is the operator's.
+    /// Its parameters as a schema in namespace `keyfold`: those of its form, then `out`, then PyTorch's
+    /// names of some. Its result is the operator's.
     pub schema: Schema,
     /// How many parameters are given by position only: the arrays in front.
     pub by_position: usize,
-    /// For each parameter but `out` the operator's argument of the same meaning.
-    pub places: Vec<usize>,
+    /// The place of the parameter `out`, if there is one.
+    pub out: Option<usize>,
+    /// The parameters that have PyTorch's name, too: their places, and those of the other names.
+    pub aliases: Vec<(usize, usize)>,
+    takes_numbers: bool,
+}
+
+impl Signature {
+    /// For each parameter the argument of the same meaning of an overload, if it has one.
+    ///
+    /// `out` and the other names of parameters have none.
+    pub fn places_in(&self, overload: &Schema) -> Vec<Option<usize>> {
+        let place = |(at, parameter): (usize, &Argument)| {
+            let meant = match &*parameter.name {
+                "out" | "dim" | "keepdim" => return None,
+                "axis" => "dim",
+                "axes" => "dims",
+                "keepdims" => "keepdim",
+                name => name,
+            };
+            let named = overload.arguments.iter().position(|argument| argument.name == meant);
+            named.or((at < self.by_position).then_some(at))
+        };
+        self.schema.arguments.iter().enumerate().map(place).collect()
+    }
+
+    /// Returns the docstring of a row with a list of the arguments.
+    pub fn docstring(&self, doc: &str) -> String {
+        let (text, raises) = match doc.find("\n\nRaises:") {
+            Some(at) => doc.split_at(at),
+            None => (doc, ""),
+        };
+        let arguments = self.schema.arguments.iter().filter(|argument| argument.name != "self");
+        let listed = arguments.map(|argument| {
+            let default = argument.default.as_ref();
+            let default = default.map(|default| format!(" Default: {default}."));
+            let meaning = self.meaning(argument);
+            format!("\n    {}: {meaning}.{}", argument.name, default.unwrap_or_default())
+        });
+        format!("{text}\n\nArgs:{}{raises}", listed.collect::<String>())
+    }
+
+    /// What an argument means, by its name.
+    fn meaning(&self, argument: &Argument) -> &'static str {
+        match &*argument.name {
+            "x" => "an array",
+            "x1" | "x2" if self.takes_numbers => "an array or a number",
+            "x1" | "x2" => "an array",
+            "condition" => "an array: `x1` where it is true or nonzero, else `x2`",
+            "arrays" => "arrays of one shape, in a list or tuple",
+            "axis" => match &argument.ty {
+                Type::Int => "the axis",
+                Type::Optional(inner) if **inner == Type::Int => "the axis; None to flatten first",
+                _ => "the axis, or several in a tuple; None for all",
+            },
+            "axes" => "for each dimension of the result the one of the array, in a tuple",
+            "dtype" => "the dtype to add up in and of the result; None to go by the array's",
+            "keepdims" => "whether the axes stay, with size 1",
+            "p" => "the probability of each element to be replaced, from 0 to 1",
+            "train" => "False to return the array as it is",
+            "out" => "an array to write the result to, which is returned",
+            "dim" => "PyTorch's name of `axis`",
+            "keepdim" => "PyTorch's name of `keepdims`",
+            _ => "",
+        }
+    }
 }
 
 impl Row {
@@ -128,22 +194,21 @@ impl Row {
             text += if text.contains('*') { "" } else { ", *" };
             text += ", Tensor? out=None";
         }
-        let schema = Schema::parse(&format!("keyfold::{}({text}) -> Tensor", public.name))?;
+        let mut schema = Schema::parse(&format!("keyfold::{}({text}) -> Tensor", public.name))?;
         let is_array = |ty: &Type| {
             *ty == Type::Tensor || matches!(ty, Type::List(item, _) if **item == Type::Tensor)
         };
         let by_position = schema.arguments.iter().take_while(|each| is_array(&each.ty)).count();
-        let own = &self.schema().arguments;
-        let place = |(at, name): (usize, &str)| {
-            let meant = match name {
-                "axis" => "dim",
-                "keepdims" => "keepdim",
-                name => name,
-            };
-            own.iter().position(|argument| argument.name == meant).unwrap_or(at)
-        };
-        let names = schema.arguments.iter().map(|argument| &*argument.name);
-        let places = names.filter(|name| *name != "out").enumerate().map(place).collect();
-        Ok(Some(Signature { schema, by_position, places }))
+        let out = schema.argument_index("out");
+        let mut aliases = Vec::new();
+        for (name, alias) in [("axis", "dim"), ("keepdims", "keepdim")] {
+            if let Some(at) = schema.argument_index(name) {
+                aliases.push((at, schema.arguments.len()));
+                let same = schema.arguments[at].clone();
+                schema.arguments.push(Argument { name: alias.into(), kwarg_only: true, ..same });
+            }
+        }
+        let takes_numbers = public.form.takes_numbers();
+        Ok(Some(Signature { schema, by_position, out, aliases, takes_numbers }))
     }
 }

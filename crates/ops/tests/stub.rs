@@ -1,19 +1,19 @@
 //! The types of Python's functions that call one operator: the stub that is printed from the rows.
 
 use keyfold::ops::{Form, Naming, Row, rows};
-use keyfold_dispatch::schema::{Argument, Type};
+use keyfold_dispatch::schema::Argument;
 
 const STUB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/keyfold/_ops/_operators.pyi");
 
 const HEAD: &str = r#"# Printed from the operators' rows: `KEYFOLD_WRITE=1 cargo test -p keyfold-ops --test stub`.
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, Unpack, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from numpy.typing import NDArray
 
 from keyfold._core import Tensor, _DTypeLike
-from keyfold._ops._axis import Axis, Dim, ReducedDim, ReducedDims
+from keyfold._ops._axis import Axis
 
 class _Array(Protocol):
     @property
@@ -43,17 +43,6 @@ fn annotation(argument: &Argument) -> &'static str {
         "int[]" => "Sequence[int]",
         other => panic!("no type of Python for {other}"),
     }
-}
-
-/// PyTorch's names of an axis and of whether it stays, where a function takes them.
-fn other_names(arguments: &[Argument]) -> Option<&'static str> {
-    let axis = arguments.iter().find(|argument| argument.name == "axis")?;
-    let keeps = arguments.iter().any(|argument| argument.name == "keepdims");
-    Some(match &axis.ty {
-        Type::Int => "**other: Unpack[Dim]",
-        Type::Optional(inner) if **inner == Type::Int && keeps => "**other: Unpack[ReducedDim]",
-        _ => "**other: Unpack[ReducedDims]",
-    })
 }
 
 /// A definition, as ruff formats it.
@@ -94,7 +83,6 @@ fn parameters(row: &Row, arrays: &[&str]) -> Vec<String> {
             shown.push("/".to_owned());
         }
     }
-    shown.extend(other_names(&signature.schema.arguments).map(str::to_owned));
     shown
 }
 

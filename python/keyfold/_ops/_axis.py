@@ -12,22 +12,13 @@ from keyfold._ops._creation import is_index
 __all__ = [
     "FIRST",
     "Axis",
-    "Dim",
     "DimOrNone",
     "Dims",
-    "ReducedDim",
-    "ReducedDims",
     "axis_of",
     "several",
 ]
 
 Axis = int | Sequence[int] | None
-
-
-class Dim(TypedDict, total=False):
-    """PyTorch's name of an axis."""
-
-    dim: int
 
 
 class DimOrNone(TypedDict, total=False):
@@ -40,20 +31,6 @@ class Dims(TypedDict, total=False):
     """PyTorch's name of one axis or several."""
 
     dim: Axis
-
-
-class ReducedDim(TypedDict, total=False):
-    """PyTorch's names of the one axis that is reduced, and of whether it stays."""
-
-    dim: int | None
-    keepdim: bool | None
-
-
-class ReducedDims(TypedDict, total=False):
-    """PyTorch's names of the axes that are reduced, and of whether they stay."""
-
-    dim: Axis
-    keepdim: bool | None
 
 
 class _Default(int):

@@ -241,7 +241,7 @@ def asarray(
             Python's numbers is out of the range of a dtype of whole numbers.
         DTypeError: the dtype isn't supported.
     """
-    check_copy("asarray", copy)
+    copy = copy_of("asarray", copy)
     tensor, fresh = _shared(obj, dtype)
     if fresh and copy is False:
         raise InvalidValue(f"asarray(): a {_kind(obj)} can't become a tensor without a copy")
@@ -263,10 +263,11 @@ def asarray(
         raise type(error)(f"asarray(): {error}") from None
 
 
-def check_copy(function: str, copy: Any) -> None:
-    """Refuse an argument `copy` that is neither a bool nor None."""
-    if copy is not None and not isinstance(copy, (bool, np.bool_)):
-        raise refused(function, "copy", "True, False or None", copy)
+def copy_of(function: str, copy: Any) -> bool | None:
+    """An argument `copy`, for which 0 and 1 are taken, too. Anything but a bool is refused."""
+    if copy is None or isinstance(copy, (bool, np.bool_)) or (type(copy) is int and copy in (0, 1)):
+        return None if copy is None else bool(copy)
+    raise refused(function, "copy", "True, False or None", copy)
 
 
 def _shared(obj: Any, dtype: Any) -> tuple[_core.Tensor, bool]:

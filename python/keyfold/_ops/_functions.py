@@ -16,7 +16,7 @@ from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, ShapeError
 from keyfold._messages import no_array, refused
 from keyfold._ops._axis import FIRST, Axis, DimOrNone, Dims, axis_of, several
-from keyfold._ops._creation import asarray, check_copy, is_index, sizes_of
+from keyfold._ops._creation import asarray, copy_of, is_index, sizes_of
 
 __all__ = [
     "astype",
@@ -55,7 +55,7 @@ def reshape(x: Any, /, shape: int | Sequence[int], *sizes: int, copy: bool | Non
         ShapeError: the shapes hold different numbers of elements, or a copy is needed.
     """
     sizes = sizes_of("reshape", shape, sizes)
-    check_copy("reshape", copy)
+    copy = copy_of("reshape", copy)
     if copy:
         x = _aten.clone(x)
     result = _aten.reshape(x, sizes)
@@ -183,5 +183,4 @@ def astype(x: Any, dtype: Any, /, *, copy: bool | None = True, device: Any = Non
         copy: True for a copy in any case; False or None for the array itself, if it has the dtype.
         device: the device; by default the array's.
     """
-    check_copy("astype", copy)
-    return asarray(x).to(dtype=dtype, device=device, copy=bool(copy))
+    return asarray(x).to(dtype=dtype, device=device, copy=bool(copy_of("astype", copy)))

@@ -1,12 +1,12 @@
 # Printed from the operators' rows: `KEYFOLD_WRITE=1 cargo test -p keyfold-ops --test stub`.
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, Unpack, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from numpy.typing import NDArray
 
 from keyfold._core import Tensor, _DTypeLike
-from keyfold._ops._axis import Axis, Dim, ReducedDim, ReducedDims
+from keyfold._ops._axis import Axis
 
 class _Array(Protocol):
     @property
@@ -105,9 +105,10 @@ def all(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def all(
@@ -115,9 +116,10 @@ def all(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def any(
@@ -125,9 +127,10 @@ def any(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def any(
@@ -135,9 +138,10 @@ def any(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def argmax(
@@ -145,9 +149,10 @@ def argmax(
     /,
     axis: int | None = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDim],
+    dim: int | None = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def argmax(
@@ -155,9 +160,10 @@ def argmax(
     /,
     axis: int | None = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDim],
+    dim: int | None = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def argmin(
@@ -165,9 +171,10 @@ def argmin(
     /,
     axis: int | None = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDim],
+    dim: int | None = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def argmin(
@@ -175,9 +182,10 @@ def argmin(
     /,
     axis: int | None = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDim],
+    dim: int | None = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def bitwise_and(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -268,9 +276,9 @@ def exp(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def exp(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
-def expand_dims(x: _A, /, axis: int = 0, **other: Unpack[Dim]) -> _A: ...
+def expand_dims(x: _A, /, axis: int = 0, *, dim: int = 0) -> _A: ...
 @overload
-def expand_dims(x: _Array, /, axis: int = 0, **other: Unpack[Dim]) -> Any: ...
+def expand_dims(x: _Array, /, axis: int = 0, *, dim: int = 0) -> Any: ...
 @overload
 def expm1(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -344,12 +352,10 @@ def log1p(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def log1p(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
-def log_softmax(
-    x: _A, /, axis: int = -1, *, out: _Array | None = None, **other: Unpack[Dim]
-) -> _A: ...
+def log_softmax(x: _A, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> _A: ...
 @overload
 def log_softmax(
-    x: _Array, /, axis: int = -1, *, out: _Array | None = None, **other: Unpack[Dim]
+    x: _Array, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1
 ) -> Any: ...
 @overload
 def logical_not(x: _A, /, *, out: _Array | None = None) -> _A: ...
@@ -365,9 +371,10 @@ def max(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def max(
@@ -375,9 +382,10 @@ def max(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def maximum(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -393,9 +401,11 @@ def mean(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    dtype: _DTypeLike | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def mean(
@@ -403,9 +413,11 @@ def mean(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    dtype: _DTypeLike | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def min(
@@ -413,9 +425,10 @@ def min(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def min(
@@ -423,9 +436,10 @@ def min(
     /,
     axis: Axis = None,
     *,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def minimum(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -516,11 +530,9 @@ def sin(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def sin(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
-def softmax(x: _A, /, axis: int = -1, *, out: _Array | None = None, **other: Unpack[Dim]) -> _A: ...
+def softmax(x: _A, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> _A: ...
 @overload
-def softmax(
-    x: _Array, /, axis: int = -1, *, out: _Array | None = None, **other: Unpack[Dim]
-) -> Any: ...
+def softmax(x: _Array, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> Any: ...
 @overload
 def softplus(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -531,11 +543,11 @@ def sqrt(x: _A, /, *, out: _Array | None = None) -> _A: ...
 def sqrt(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
 def stack(
-    arrays: Sequence[_A], /, axis: int = 0, *, out: _Array | None = None, **other: Unpack[Dim]
+    arrays: Sequence[_A], /, axis: int = 0, *, out: _Array | None = None, dim: int = 0
 ) -> _A: ...
 @overload
 def stack(
-    arrays: Sequence[_Array], /, axis: int = 0, *, out: _Array | None = None, **other: Unpack[Dim]
+    arrays: Sequence[_Array], /, axis: int = 0, *, out: _Array | None = None, dim: int = 0
 ) -> Any: ...
 @overload
 def subtract(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -552,9 +564,10 @@ def sum(
     axis: Axis = None,
     *,
     dtype: _DTypeLike | None = None,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> _A: ...
 @overload
 def sum(
@@ -563,9 +576,10 @@ def sum(
     axis: Axis = None,
     *,
     dtype: _DTypeLike | None = None,
-    keepdims: bool | None = None,
+    keepdims: bool | None = False,
     out: _Array | None = None,
-    **other: Unpack[ReducedDims],
+    dim: Axis = None,
+    keepdim: bool | None = False,
 ) -> Any: ...
 @overload
 def tanh(x: _A, /, *, out: _Array | None = None) -> _A: ...

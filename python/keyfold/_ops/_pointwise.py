@@ -50,11 +50,13 @@ def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any
     """Return the elements, limited from below and from above."""
     if min is None and max is None:
         return positive(x, out=out)
+    limit = "max" if min is None else "min"
     try:
         if max is None:
             return maximum(x, min, out=out)
         # Not into `out`, which may be the other limit.
         above = x if min is None else maximum(x, min)
+        limit = "max"
         return minimum(above, max, out=out)
     except (BindingError, DTypeError):
         for name, given in {"x": x, "min": min, "max": max}.items():
@@ -67,6 +69,8 @@ def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any
                     "clip one part, or the abs"
                 ) from None
         raise
+    except InvalidValue as error:
+        raise InvalidValue(str(error).replace("'other'", repr(limit))) from None
 
 
 def _masks(name: str, x1: Any, x2: Any) -> None:

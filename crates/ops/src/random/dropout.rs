@@ -83,12 +83,10 @@ pub(super) fn row() -> Result<Row> {
         named(
             "dropout",
             "Tensor x, float p=0.5, *, bool train=True",
-            "Return the array with random elements replaced by 0. Not in the standard.\n\nThe \
-             others are scaled by `1 / (1 - p)`, so that the expectation doesn't change. The \
-             random\nnumbers are the process's own, see `manual_seed`.\n\nArgs:\n    x: an array \
-             of floats.\n    p: the probability of each element to be replaced, from 0 to 1.\n    \
-             train: False to return the array as it is.\n\nRaises:\n    InvalidValue: the \
-             probability is out of range.",
+            "Return the array of floats with random elements replaced by 0. Not in the \
+             standard.\n\nThe others are scaled by `1 / (1 - p)`, so that the expectation doesn't \
+             change. The random\nnumbers are the process's own, see `manual_seed`.\n\nRaises:\n    \
+             InvalidValue: the probability is out of range.",
         ),
     )?;
     Ok(row.tagged(Tags::NONDETERMINISTIC_SEEDED))

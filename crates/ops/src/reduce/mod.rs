@@ -323,7 +323,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::sum",
             &const { Operation::new("sum") },
             sum_layers(gradients::sum, batching::sum),
-            Naming::Unnamed("`keyfold.sum` calls the overload `dim`"),
+            Naming::PartOf("sum"),
         )?,
         sum_dim_row(
             "aten::sum",
@@ -341,17 +341,13 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::mean",
             &const { Operation::new("mean") },
             sum_layers(gradients::mean, batching::mean),
-            Naming::Unnamed("`keyfold.mean` calls the overload `dim`"),
+            Naming::PartOf("mean"),
         )?,
         sum_dim_row(
             "aten::mean",
             &const { Operation::new("mean") },
             sum_layers(gradients::mean_dim, batching::reduce_dims),
-            named_method(
-                "mean",
-                REDUCTION_PARAMETERS,
-                "Return the mean of all elements, or along axes.",
-            ),
+            named_method("mean", SUM_PARAMETERS, "Return the mean of all elements, or along axes."),
         )?,
         min_max_row(
             "aten::max",

@@ -94,7 +94,9 @@ impl Param {
                 _ => Ok(None),
             };
         };
-        if !matches!(values::value_from(given, item), Ok(Some(_))) {
+        // SAFETY: a live object, under the GIL.
+        let fits = unsafe { values::fits_fast(given.as_ptr(), item) };
+        if !fits && !matches!(values::value_from(given, item), Ok(Some(_))) {
             return Ok(None);
         }
         let each = std::iter::repeat_n(given, *size);
@@ -231,7 +233,7 @@ impl Params {
     }
 
     /// The parameter of that name: by identity, as most names are interned, then by content.
-    fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
+    pub(crate) fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
         let by_identity = self.all.iter().position(|param| param.name.as_ptr() == name);
         by_identity.or_else(|| {
             self.all.iter().position(|param| {

@@ -1,25 +1,28 @@
-//! `keyfold.exp`, `keyfold.add`: the functions that call operators, made from the operators' rows.
+//! The functions `keyfold.NAME` and the methods of `keyfold.Tensor` that call operators, made from the
+//! operators' rows: a method is its function with the tensor as the first argument.
 
 use keyfold::ops::{Form, Naming, Public, Row, Signature};
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::schema::Schema;
+use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{CallContext, Dispatcher, Kernel, Tag};
 use keyfold_tensor::Value;
+use pyo3::IntoPyObjectExt;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyTuple};
 use smallvec::SmallVec;
 
 use crate::call::invoke::{self, Choose, Computed};
 use crate::call::operator::{PyOperator, with_c_arguments};
 #[cfg(not(feature = "abi3"))]
 use crate::call::panics::guarded;
-use crate::call::params::Params;
+use crate::call::params::{Param, Params};
 #[cfg(not(feature = "abi3"))]
 use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::classes::aten::Aten;
 use crate::classes::number_or_array::{Operand, operand};
 use crate::classes::packet;
+use crate::marshal::argument::flag;
 use crate::marshal::errors::{IntoPyResult, error, reworded};
 
 type Objects = SmallVec<[*mut ffi::PyObject; 8]>;
@@ -28,26 +31,30 @@ type Objects = SmallVec<[*mut ffi::PyObject; 8]>;
 struct Overload {
     fresh: Aten,
     out: Option<Aten>,
+    /// For each parameter of the function the argument that it is, if it is one.
+    places: Vec<Option<usize>>,
     /// Whether it takes its two tensors, or its tensor and its number, the other way round.
     swapped: bool,
 }
 
 impl Overload {
     /// The overload `of` an operator; `""` is the one without a name.
-    fn new(operator: &str, of: &str, has_out: bool) -> Overload {
+    fn new(operator: &str, of: &str, has_out: bool, places: &[Option<usize>]) -> Overload {
         let name = |overload: &str| match overload {
             "" => operator.to_owned(),
             overload => format!("{operator}.{overload}"),
         };
         let with_out = if of.is_empty() { "out".to_owned() } else { format!("{of}_out") };
         let out = has_out.then(|| Aten::named(name(&with_out)));
-        Overload { fresh: Aten::named(name(of)), out, swapped: false }
+        Overload { fresh: Aten::named(name(of)), out, places: places.to_vec(), swapped: false }
     }
 }
 
 /// The overloads that a function calls.
 enum Overloads {
     One(Overload),
+    /// A reduction of all elements, and one along axes.
+    Reduction([Overload; 2]),
     /// Two arrays; an array and a number; a number and an array.
     Pair([Overload; 3]),
     /// Two arrays; an array and a number; a number and an array; two numbers.
@@ -61,14 +68,17 @@ pub(crate) struct PyFunction {
     /// Where CPython looks for the function that calls the object (`tp_vectorcall_offset`).
     #[cfg(not(feature = "abi3"))]
     pub(crate) vectorcall: ffi::vectorcallfunc,
-    /// How many arguments a call has that gives each array by position, and nothing else.
+    /// How many arguments a call has that gives each array by position, and nothing else: the operator
+    /// has the same defaults.
     arrays_alone: usize,
     overloads: Overloads,
     public: &'static Public,
-    schema: Schema,
+    /// The name in errors: `keyfold.sum`, or `Tensor.sum` for the method.
+    title: String,
+    signature: Signature,
     params: Params,
-    by_position: usize,
-    places: Vec<usize>,
+    /// The places of the bools.
+    flags: Vec<usize>,
 }
 
 /// A call of a function, as the operator takes it.
@@ -101,31 +111,52 @@ impl Choose for Called<'_> {
         reworded(py, error, |messages, text| {
             let names = PyDict::new(py);
             let operator = overload.fresh.object(py)?.get();
-            for (at, param) in function.params.all.iter().take(function.places.len()).enumerate() {
-                let argument = &operator.params.all[function.place(overload, at)];
-                names.set_item(&argument.name, &param.name)?;
+            for (place, param) in overload.places.iter().zip(&function.params.all) {
+                if let Some(at) = place {
+                    names.set_item(&operator.params.all[*at].name, &param.name)?;
+                }
             }
             let numbers = function.public.form.takes_numbers();
-            messages.call_method1("of_function", (text, function.public.name, names, numbers))
+            messages.call_method1("of_function", (text, &*function.title, names, numbers))
         })
     }
 }
 
 impl PyFunction {
-    /// The function that a row names, if it names one.
-    fn of(py: Python<'_>, row: &'static Row) -> PyResult<Option<Self>> {
-        let (Naming::Named(public), Some(signature)) = (row.naming(), row.signature().py(py)?)
+    /// The function that a row names, if it names one; or the method of that name, if there is one.
+    pub(crate) fn of(py: Python<'_>, row: &'static Row, is_method: bool) -> PyResult<Option<Self>> {
+        let (Naming::Named(public), Some(mut signature)) = (row.naming(), row.signature().py(py)?)
         else {
             return Ok(None);
         };
-        let Signature { schema, by_position, places } = signature;
+        if is_method && !public.is_method {
+            return Ok(None);
+        }
         let (name, own) = (row.schema().name.qualified(), &*row.schema().name.overload);
         let has_out = row.out_schema().is_some();
-        let overload = |of: &str| Overload::new(&name, of, has_out);
+        let places = signature.places_in(row.schema());
+        let overload = |of: &str| Overload::new(&name, of, has_out, &places);
+        // With the operator's own defaults a call that gives the arrays alone need not be bound here.
+        let alone = |schema: &Schema, places: &[Option<usize>]| {
+            let each = places.iter().zip(&signature.schema.arguments).skip(signature.by_position);
+            let mut each = each.filter_map(|(place, argument)| Some(((*place)?, argument)));
+            match each.all(|(at, own)| schema.arguments[at].default == own.default) {
+                true => signature.by_position,
+                false => usize::MAX,
+            }
+        };
+        let mut arrays_alone = alone(row.schema(), &places);
         let overloads = match public.form {
+            Form::Plain(_) if own == "dim" => {
+                let all = keyfold::dispatcher().operator(&name).py(py)?;
+                let places = signature.places_in(all.schema());
+                let whole = Overload::new(&name, "", false, &places);
+                arrays_alone = alone(all.schema(), &places);
+                Overloads::Reduction([whole, overload(own)])
+            }
             Form::Plain(_) => Overloads::One(overload(own)),
             Form::Pair(reversed) => {
-                let reversed = Overload::new(reversed, "Scalar", has_out);
+                let reversed = Overload::new(reversed, "Scalar", has_out, &[Some(1), Some(0)]);
                 let reversed = Overload { swapped: true, ..reversed };
                 Overloads::Pair([overload(own), overload("Scalar"), reversed])
             }
@@ -133,38 +164,34 @@ impl PyFunction {
                 Overloads::Choice([own, "ScalarOther", "ScalarSelf", "Scalar"].map(overload))
             }
         };
-        let arrays_alone = match places.len() == by_position {
-            true => by_position,
-            false => usize::MAX,
-        };
+        if is_method {
+            signature.schema.arguments[0].name = "self".to_owned();
+        }
+        let params = Params::new(py, &signature.schema)?;
+        let is_flag = |at: &usize| *params.all[*at].ty.without_optional() == Type::Bool;
         Ok(Some(PyFunction {
             #[cfg(not(feature = "abi3"))]
             vectorcall: vectorcall::<Self>,
             arrays_alone,
             overloads,
             public,
-            params: Params::new(py, &schema)?,
-            schema,
-            by_position,
-            places,
+            title: format!("{}.{}", if is_method { "Tensor" } else { "keyfold" }, public.name),
+            flags: (0..params.all.len()).filter(is_flag).collect(),
+            params,
+            signature,
         }))
-    }
-
-    /// The place of a parameter among the arguments of an overload.
-    fn place(&self, overload: &Overload, at: usize) -> usize {
-        if overload.swapped { 1 - at } else { self.places[at] }
     }
 
     /// An error of a call, which begins with the function's name.
     fn error(&self, py: Python<'_>, message: &str) -> PyErr {
-        let text = format!("keyfold.{}() {message}", self.public.name);
-        error(py, ErrorKind::Binding, text)
+        error(py, ErrorKind::Binding, format!("{}() {message}", self.title))
     }
 
     /// The overload for arrays and numbers.
     ///
     /// # Safety
-    /// `arrays` are live objects, as many as the function takes arrays; the GIL is held.
+    /// `arrays` are live objects, as many as the function takes arrays, or one for each parameter; the GIL is
+    /// held.
     #[inline(always)]
     unsafe fn overload(
         &self,
@@ -177,6 +204,10 @@ impl PyFunction {
         use Operand::{Array, Number};
         Ok(match &self.overloads {
             Overloads::One(only) => only,
+            Overloads::Reduction([all, along]) => match self.reduces_all(all, arrays) {
+                true => all,
+                false => along,
+            },
             Overloads::Pair(each) => match operands(0) {
                 [Array, Array] => &each[0],
                 [Array, Number] => &each[1],
@@ -192,11 +223,17 @@ impl PyFunction {
         })
     }
 
+    /// Whether a reduction has nothing but defaults where `all`, the one of all elements, takes nothing.
+    fn reduces_all(&self, all: &Overload, given: &[*mut ffi::PyObject]) -> bool {
+        let mut each = given.iter().zip(&self.params.all).zip(&all.places).skip(1);
+        let is_default = |param: &Param, given| {
+            param.default.as_ref().is_some_and(|default| default.as_ptr() == given)
+        };
+        each.all(|((given, param), place)| place.is_some() || is_default(param, *given))
+    }
+
     #[cold]
     fn numbers_alone(&self, py: Python<'_>, numbers: &[*mut ffi::PyObject]) -> PyErr {
-        let Overloads::Pair(_) = &self.overloads else {
-            return self.error(py, "takes an array");
-        };
         let shown = |at: usize| {
             // SAFETY: live objects, by the contract of `overload`.
             let number = unsafe { Bound::from_borrowed_ptr(py, numbers[at]) };
@@ -215,7 +252,7 @@ impl PyFunction {
     /// # Safety
     /// As for [`invoke::call`].
     #[inline(always)]
-    unsafe fn call_c(
+    pub(crate) unsafe fn call_c(
         &self,
         py: Python<'_>,
         args: *const *mut ffi::PyObject,
@@ -274,7 +311,7 @@ impl PyFunction {
         let given = unsafe { self.bind(py, args, nargs, keywords)? };
         // SAFETY: bound arguments are live objects, the arrays first.
         let overload = unsafe { self.overload(py, &given)? };
-        let out = given.get(self.places.len()).filter(|out| !is_none(**out));
+        let out = self.signature.out.map(|at| given[at]).filter(|out| !is_none(*out));
         let operator = match (out, &overload.out) {
             (Some(_), Some(with_out)) => with_out.object(py)?,
             _ => overload.fresh.object(py)?,
@@ -283,11 +320,13 @@ impl PyFunction {
         let mut objects: Objects = defaults
             .map(|param| param.default.as_ref().map_or(std::ptr::null_mut(), Py::as_ptr))
             .collect();
-        for at in 0..self.places.len() {
-            objects[self.place(overload, at)] = given[at];
+        for (value, place) in given.iter().zip(&overload.places) {
+            if let Some(at) = place {
+                objects[*at] = *value;
+            }
         }
         if let (Some(out), Some(last)) = (out, objects.last_mut()) {
-            *last = *out;
+            *last = out;
         }
         Ok(Planned { overload, operator, objects })
     }
@@ -315,71 +354,76 @@ impl PyFunction {
         for (at, name) in names.iter().flatten().enumerate() {
             // SAFETY: a value for each name stands behind those by position.
             let value = unsafe { *args.add(nargs + at) };
-            self.set(py, &mut slots, nargs, (&name.extract::<String>()?, value))?;
+            self.set(&mut slots, &name, value)?;
         }
         let lacks = |at: usize| slots[at].is_null() && all[at].default.is_none();
         if nargs > self.params.positional || (0..all.len()).any(lacks) {
             let named = (nargs..all.len()).filter(|at| !slots[*at].is_null());
-            let named: Vec<&str> = named.map(|at| &*self.schema.arguments[at].name).collect();
+            let arguments = &self.signature.schema.arguments;
+            let named: Vec<&str> = named.map(|at| &*arguments[at].name).collect();
             return Err(self.unbindable(py, nargs, &named));
+        }
+        for (at, alias) in &self.signature.aliases {
+            let (ours, theirs) = (slots[*at], slots[*alias]);
+            if ours.is_null() || (is_none(ours) && !theirs.is_null()) {
+                slots[*at] = theirs;
+            } else if !theirs.is_null() && !is_none(theirs) {
+                let (ours, theirs) = (all[*at].name.bind(py), all[*alias].name.bind(py));
+                let message = format!("got both '{ours}' and '{theirs}', which mean the same");
+                return Err(self.error(py, &message));
+            }
         }
         for (slot, param) in slots.iter_mut().zip(all) {
             if let (true, Some(default)) = (slot.is_null(), &param.default) {
                 *slot = default.as_ptr();
             }
         }
-        if let Some(at) = all.iter().position(|param| param.name.bind(py) == "keepdims") {
-            slots[at] = kept(py, slots[at]);
+        for at in &self.flags {
+            // SAFETY: a live object.
+            let given = unsafe { Borrowed::from_ptr(py, slots[*at]) };
+            if given.is_exact_instance_of::<PyBool>() {
+                continue;
+            }
+            let is_missing = given.is_none() && all[*at].ty.is_optional();
+            if let Some(value) = if is_missing { Some(false) } else { flag(&given) } {
+                slots[*at] = PyBool::new(py, value).as_ptr();
+            }
         }
         Ok(slots)
     }
 
-    /// Sets an argument that was given by keyword: by the name of the parameter, or by PyTorch's.
+    /// Sets an argument that was given by keyword.
     fn set(
         &self,
-        py: Python<'_>,
         slots: &mut [*mut ffi::PyObject],
-        nargs: usize,
-        (keyword, value): (&str, *mut ffi::PyObject),
+        keyword: &Bound<'_, PyAny>,
+        value: *mut ffi::PyObject,
     ) -> PyResult<()> {
-        let find = |name: &str| self.params.all.iter().position(|p| p.name.bind(py) == name);
-        let ours = match keyword {
-            "dim" => "axis",
-            "keepdim" => "keepdims",
-            other => other,
+        let py = keyword.py();
+        let Some(at) = self.params.find(keyword.as_ptr()) else {
+            let names = self.params.all.iter().skip(self.signature.by_position);
+            let names: Vec<_> = names.map(|param| param.name.bind(py)).collect();
+            return Err(unexpected(&self.title, names, keyword));
         };
-        let Some(at) = find(keyword).or_else(|| find(ours)) else {
-            let unexpected = py.import("keyfold._messages")?.getattr("unexpected_in")?;
-            let names = self.schema.arguments.iter().skip(self.by_position);
-            let names: Vec<&str> = names.map(|argument| &*argument.name).collect();
-            return Err(PyErr::from_value(unexpected.call1((self.public.name, names, keyword))?));
-        };
-        if at < self.by_position {
+        if at < self.signature.by_position {
             let message = format!("takes argument '{keyword}' by position only");
             return Err(self.error(py, &message));
         }
-        let message = if at < nargs && ours == keyword {
-            format!("got multiple values for argument '{keyword}'")
-        } else if !slots[at].is_null() && is_none(value) {
-            return Ok(());
-        } else if !slots[at].is_null() && !is_none(slots[at]) {
-            let theirs = if ours == "axis" { "dim" } else { "keepdim" };
-            format!("got both '{ours}' and '{theirs}', which mean the same")
-        } else {
-            slots[at] = value;
-            return Ok(());
-        };
-        Err(self.error(py, &message))
+        if !slots[at].is_null() {
+            let message = format!("got multiple values for argument '{keyword}'");
+            return Err(self.error(py, &message));
+        }
+        slots[at] = value;
+        Ok(())
     }
 
     /// The error for too many arguments by position, or too few, in Python's own words.
     #[cold]
     fn unbindable(&self, py: Python<'_>, given: usize, named: &[&str]) -> PyErr {
-        match self.schema.bind(given, named) {
+        let schema = &self.signature.schema;
+        match schema.bind(given, named) {
             Err(refused) => {
-                let own = self.schema.name.qualified();
-                let text =
-                    refused.message().replacen(&own, &format!("keyfold.{}", self.public.name), 1);
+                let text = refused.message().replacen(&schema.name.qualified(), &self.title, 1);
                 error(py, ErrorKind::Binding, text)
             }
             Ok(_) => self.error(py, "can't be called with these arguments"),
@@ -389,44 +433,45 @@ impl PyFunction {
     /// The text between the parentheses of its definition.
     fn parameters(&self) -> String {
         let mut shown = Vec::new();
-        let (arguments, mut is_keyword) = (&self.schema.arguments, false);
-        for (at, argument) in arguments.iter().enumerate() {
+        let mut is_keyword = false;
+        for (at, argument) in self.signature.schema.arguments.iter().enumerate() {
             if argument.kwarg_only && !is_keyword {
                 is_keyword = true;
                 shown.push("*".to_owned());
             }
             shown.push(match &argument.default {
                 Some(default) => format!("{}={default}", argument.name),
-                None => argument.name.to_string(),
+                None => argument.name.clone(),
             });
-            if at + 1 == self.by_position {
+            if at + 1 == self.signature.by_position && argument.name != "self" {
                 shown.push("/".to_owned());
             }
         }
-        if arguments.iter().any(|argument| argument.name == "axis") {
-            shown.push("**other".to_owned());
-        }
         shown.join(", ")
     }
+
+    /// What CPython keeps as the docstring of a method: its signature, and the text.
+    pub(crate) fn method_doc(&self) -> String {
+        format!("{}(${})\n--\n\n{}", self.public.name, self.parameters(), self.doc())
+    }
+}
+
+/// The error for a keyword that a function or a method doesn't take, with the one that was meant.
+pub(crate) fn unexpected<'py>(
+    title: &str,
+    known: impl IntoPyObject<'py>,
+    keyword: &Bound<'py, PyAny>,
+) -> PyErr {
+    let py = keyword.py();
+    let found = py.import("keyfold._messages").and_then(|messages| {
+        messages.call_method1("unexpected_in", (title, known.into_py_any(py)?, keyword))
+    });
+    found.map_or_else(|failed| failed, PyErr::from_value)
 }
 
 fn is_none(object: *mut ffi::PyObject) -> bool {
     // SAFETY: the address of a constant.
     object == unsafe { ffi::Py_None() }
-}
-
-/// Whether reduced dimensions stay: False for None, and 0 and 1 are taken for False and True.
-fn kept(py: Python<'_>, given: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    let constant = |flag| PyBool::new(py, flag).as_ptr();
-    if is_none(given) {
-        return constant(false);
-    }
-    // SAFETY: a live object.
-    let object = unsafe { Bound::from_borrowed_ptr(py, given) };
-    match object.is_instance_of::<PyInt>().then(|| object.extract::<i64>()) {
-        Some(Ok(number @ (0 | 1))) => constant(number == 1),
-        _ => given,
-    }
 }
 
 #[pymethods]
@@ -458,7 +503,7 @@ impl PyFunction {
     }
 
     #[getter(__name__)]
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         self.public.name
     }
 
@@ -468,8 +513,8 @@ impl PyFunction {
     }
 
     #[getter(__doc__)]
-    fn doc(&self) -> &'static str {
-        self.public.doc
+    fn doc(&self) -> String {
+        self.signature.docstring(self.public.doc)
     }
 
     #[getter(__text_signature__)]
@@ -480,7 +525,15 @@ impl PyFunction {
     #[getter(__signature__)]
     fn signature<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let signature = py.import("keyfold._inspect")?.getattr("signature_of")?;
-        signature.call1((self.parameters(),))
+        signature.call1((self.parameters(), self.annotations(py)?))
+    }
+
+    #[getter(__annotations__)]
+    fn annotations<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let arguments = self.signature.schema.arguments.iter();
+        let types = arguments.map(|argument| (&*argument.name, argument.ty.to_string()));
+        let annotations = py.import("keyfold._inspect")?.getattr("annotations_of")?;
+        annotations.call1((types.collect::<Vec<_>>(),))
     }
 
     /// The operators that it calls: with arrays, and with numbers in place of each.
@@ -488,6 +541,7 @@ impl PyFunction {
     fn operators<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let overloads = match &self.overloads {
             Overloads::One(only) => std::slice::from_ref(only),
+            Overloads::Reduction(each) => each,
             Overloads::Pair(each) => each,
             Overloads::Choice(each) => each,
         };
@@ -543,7 +597,7 @@ pub(crate) fn resolved<'py>(
 pub(crate) fn _functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
     for row in keyfold::ops::rows() {
-        if let Some(function) = PyFunction::of(py, row)? {
+        if let Some(function) = PyFunction::of(py, row, false)? {
             all.set_item(function.public.name, Bound::new(py, function)?)?;
         }
     }
@@ -554,7 +608,7 @@ pub(crate) fn _functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 #[cfg(not(feature = "abi3"))]
 pub(crate) fn any(py: Python<'_>) -> PyResult<Bound<'_, PyFunction>> {
     for row in keyfold::ops::rows() {
-        if let Some(function) = PyFunction::of(py, row)? {
+        if let Some(function) = PyFunction::of(py, row, false)? {
             return Bound::new(py, function);
         }
     }

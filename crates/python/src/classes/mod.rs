@@ -2,7 +2,7 @@
 //!
 //! - `tensor`: the methods of `keyfold.Tensor`, those that rows name in `method`; `aten`, the operators that they call; `array_kind`
 //! - `operator`, `packet`, `redispatch`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators
-//! - `function`: the package's functions that call operators; `number_or_array`
+//! - `function`: the package's functions that call operators, methods of tensors among them; `number_or_array`
 //! - `nativekernel`, `plugin`, `tvmffi`: kernels that aren't Python's
 //! - `guards`, `block`: `with` blocks
 //! - `autocast`, `autograd`, `derivative` (derivatives written in Python), `jvp`, `meta`, `profiler`,

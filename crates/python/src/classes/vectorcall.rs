@@ -36,19 +36,6 @@ unsafe fn enable<T: Vectorcall>(object: &Bound<'_, T>, field: usize) {
     }
 }
 
-/// As [`enable`], for a class whose `__get__` makes a bound method: CPython then calls the object with the
-/// instance in front, and makes none.
-///
-/// # Safety
-/// As for [`enable`].
-pub(crate) unsafe fn enable_method<T: Vectorcall>(object: &Bound<'_, T>, field: usize) {
-    // SAFETY: as for the caller; the type is a heap type of ours.
-    unsafe {
-        enable(object, field);
-        (*object.as_any().get_type_ptr()).tp_flags |= ffi::Py_TPFLAGS_METHOD_DESCRIPTOR;
-    }
-}
-
 /// Turns the protocol on for the classes, given one object of each.
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     let operator = operator::object_of(py, &*keyfold::dispatcher().operator("aten::add").py(py)?)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use keyfold_core::ErrorKind;
 use pyo3::exceptions::{PyOverflowError, PyUnicodeError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyInt, PyString};
 
 use crate::marshal::attach::reattach;
 use crate::marshal::describe::describe_object;
@@ -61,6 +61,23 @@ impl<'py> FromPyObject<'_, 'py> for Text {
                 Err(error(object.py(), ErrorKind::Value, message))
             }
         }
+    }
+}
+
+/// A bool, for which 0 and 1 are taken, too.
+pub(crate) struct Flag(pub(crate) bool);
+
+/// The bool that an object of Python's own stands for: 0 and 1 do, too.
+pub(crate) fn flag(object: &Bound<'_, PyAny>) -> Option<bool> {
+    let number = object.is_instance_of::<PyInt>().then(|| object.extract::<u8>())?;
+    number.ok().filter(|number| *number < 2).map(|number| number == 1)
+}
+
+impl<'py> FromPyObject<'_, 'py> for Flag {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Flag> {
+        flag(&object).map_or_else(|| object.extract(), Ok).map(Flag)
     }
 }
 

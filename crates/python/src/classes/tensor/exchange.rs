@@ -8,7 +8,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyTuple};
 
 use crate::classes::aten;
 use crate::classes::tensor::materialize;
-use crate::marshal::argument::Text;
+use crate::marshal::argument::{Flag, Text};
 use crate::marshal::arrays::numpy_array::{self, numpy_view};
 use crate::marshal::arrays::{self, dlpack};
 use crate::marshal::describe::describe_object;
@@ -66,9 +66,9 @@ pub(crate) fn from_numpy<'py>(array: &Any<'py>) -> PyResult<Bound<'py, PyTensor>
 pub(crate) fn from_dlpack<'py>(
     x: &Any<'py>,
     device: Option<&Any<'py>>,
-    copy: Option<bool>,
+    copy: Option<Flag>,
 ) -> PyResult<Any<'py>> {
-    let py = x.py();
+    let (py, copy) = (x.py(), copy.map(|copy| copy.0));
     let tensor = wrap(py, imported(x)?)?;
     if let Some(device) = device {
         let wanted = device_from(device)?;

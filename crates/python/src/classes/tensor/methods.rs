@@ -1,11 +1,12 @@
 //! The methods of `keyfold.Tensor` that call operators but aren't made from their rows, since their
 //! parameters differ from the operator's.
 
-use keyfold_core::{ErrorKind, nearest};
+use keyfold_core::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyTuple};
 
 use crate::classes::aten;
+use crate::classes::function::unexpected;
 use crate::marshal::errors::error;
 use crate::marshal::tensor::PyTensor;
 
@@ -32,7 +33,7 @@ fn unpacked<'py>(args: &Bound<'py, PyTuple>) -> PyResult<Any<'py>> {
 }
 
 /// One axis as a list of axes. What is none stays as it is, for the operator to refuse.
-pub(super) fn axes<'py>(axis: Option<&Any<'py>>) -> PyResult<Option<Any<'py>>> {
+fn axes<'py>(axis: Option<&Any<'py>>) -> PyResult<Option<Any<'py>>> {
     match axis {
         Some(axis) if is_whole_number(axis) => {
             Ok(Some(PyTuple::new(axis.py(), [axis])?.into_any()))
@@ -41,23 +42,7 @@ pub(super) fn axes<'py>(axis: Option<&Any<'py>>) -> PyResult<Option<Any<'py>>> {
     }
 }
 
-/// An argument that has two names, such as `axis` and `dim`: an error where both are given.
-fn only<'py>(
-    py: Python<'py>,
-    method: &str,
-    (ours, theirs): (&str, &str),
-    first: Option<Any<'py>>,
-    second: Any<'py>,
-) -> PyResult<Option<Any<'py>>> {
-    if first.is_none() {
-        return Ok((!second.is_none()).then_some(second));
-    }
-    let message =
-        format!("Tensor.{method}() got both '{ours}' and '{theirs}', which mean the same");
-    Err(error(py, ErrorKind::Binding, message))
-}
-
-/// The axis of a method that takes nothing else by keyword.
+/// The axis of a method that takes nothing else, by its own name or by PyTorch's.
 fn axis_or_dim<'py>(
     py: Python<'py>,
     method: &str,
@@ -66,23 +51,18 @@ fn axis_or_dim<'py>(
 ) -> PyResult<Option<Any<'py>>> {
     let mut axis = axis.cloned();
     for (keyword, value) in others.into_iter().flatten() {
-        match &*keyword.extract::<String>()? {
-            "dim" => axis = only(py, method, ("axis", "dim"), axis, value)?,
-            other => return Err(unexpected(py, method, other)),
+        if keyword.extract::<&str>()? != "dim" {
+            return Err(unexpected(&format!("Tensor.{method}"), ["axis", "dim"], &keyword));
+        }
+        if axis.is_none() {
+            axis = Some(value).filter(|value| !value.is_none());
+        } else if !value.is_none() {
+            let message =
+                format!("Tensor.{method}() got both 'axis' and 'dim', which mean the same");
+            return Err(error(py, ErrorKind::Binding, message));
         }
     }
     Ok(axis)
-}
-
-/// The error for a keyword that a method doesn't take, with the one that was meant.
-pub(super) fn unexpected(py: Python<'_>, method: &str, keyword: &str) -> PyErr {
-    let meant = match keyword {
-        "dims" | "axes" => Some("axis"),
-        other => nearest(other, ["axis", "keepdims", "dtype"]).first().copied(),
-    };
-    let hint = meant.map(|name| format!(". Did you mean '{name}'?")).unwrap_or_default();
-    let message = format!("Tensor.{method}() got an unexpected keyword argument '{keyword}'{hint}");
-    error(py, ErrorKind::Binding, message)
 }
 
 #[pymethods]

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::classes::aten;
+use crate::marshal::argument::Flag;
 use crate::marshal::dtype::{self, PyDevice, device_from, dtype_from};
 use crate::marshal::errors::{IntoPyResult, error};
 use crate::marshal::tensor::PyTensor;
@@ -80,13 +81,16 @@ impl PyTensor {
     /// Raises:
     ///     DeviceError: the device isn't there; the tensor is on meta and has no data.
     ///     NotSupported: the tensor's memory is another library's, on a device without a backend here.
-    #[pyo3(signature = (target=None, *, dtype=None, device=None, copy=false))]
+    #[pyo3(
+        signature = (target=None, *, dtype=None, device=None, copy=Flag(false)),
+        text_signature = "($self, target=None, *, dtype=None, device=None, copy=False)"
+    )]
     fn to<'py>(
         slf: &Bound<'py, Self>,
         target: Option<&Any<'py>>,
         dtype: Option<&Any<'py>>,
         device: Option<&Any<'py>>,
-        copy: bool,
+        copy: Flag,
     ) -> PyResult<Any<'py>> {
         let py = slf.py();
         let mut wanted = (dtype.map(dtype_from).transpose()?, device.map(device_from).transpose()?);
@@ -111,7 +115,7 @@ impl PyTensor {
                 _ => continue,
             };
         }
-        if copy && result.is(slf) {
+        if copy.0 && result.is(slf) {
             return aten::CLONE.call(py, (slf,));
         }
         Ok(result)
