@@ -14,6 +14,7 @@ from typing_extensions import disjoint_base
 from keyfold._dispatch._keys import DispatchKey
 from keyfold._inspect import Explanation, OperatorTable
 from keyfold._ops import Ops
+from keyfold._ops._operators import _OperatorMethods
 from keyfold._schema import Schema
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -92,7 +93,7 @@ def _elementwise(
 
 @final
 @final
-class Tensor:
+class Tensor(_OperatorMethods):
     __array_priority__: Final[float]
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
     def __init_subclass__(cls, **_kwargs: Any) -> None: ...
@@ -175,92 +176,7 @@ class Tensor:
     def to_device(self, device: _DeviceLike, /, *, stream: Any = None) -> Tensor: ...
     def copy_(self, src: Any) -> Tensor: ...
     def fill_(self, value: Any) -> Tensor: ...
-    def sum(
-        self,
-        axis: _Axis = None,
-        *,
-        dtype: _DTypeLike | None = None,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: _Axis = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def mean(
-        self,
-        axis: _Axis = None,
-        *,
-        dtype: _DTypeLike | None = None,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: _Axis = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def max(
-        self,
-        axis: _Axis = None,
-        *,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: _Axis = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def min(
-        self,
-        axis: _Axis = None,
-        *,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: _Axis = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def all(
-        self,
-        axis: _Axis = None,
-        *,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: _Axis = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def any(
-        self,
-        axis: _Axis = None,
-        *,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: _Axis = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def argmax(
-        self,
-        axis: int | None = None,
-        *,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: int | None = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def argmin(
-        self,
-        axis: int | None = None,
-        *,
-        keepdims: _bool | None = False,
-        out: Any = None,
-        dim: int | None = None,
-        keepdim: _bool | None = False,
-    ) -> Tensor: ...
-    def softmax(self, axis: int = -1, *, out: Any = None, dim: int = -1) -> Tensor: ...
-    def exp(self, *, out: Any = None) -> Tensor: ...
-    def log(self, *, out: Any = None) -> Tensor: ...
-    def sqrt(self, *, out: Any = None) -> Tensor: ...
-    def tanh(self, *, out: Any = None) -> Tensor: ...
-    def sigmoid(self, *, out: Any = None) -> Tensor: ...
-    def sin(self, *, out: Any = None) -> Tensor: ...
-    def cos(self, *, out: Any = None) -> Tensor: ...
     def pow(self, exponent: Any) -> Tensor: ...
-    def abs(self, *, out: Any = None) -> Tensor: ...
-    def conj(self, *, out: Any = None) -> Tensor: ...
-    def relu(self, *, out: Any = None) -> Tensor: ...
     def __array__(self, dtype: Any = None, copy: _bool | None = None) -> NDArray[Any]: ...
     def __dlpack__(
         self,

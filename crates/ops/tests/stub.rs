@@ -1,4 +1,5 @@
-//! The types of Python's functions that call one operator: the stub that is printed from the rows.
+//! The types of Python's functions that call one operator, and of Tensor's methods that do: the stub that is
+//! printed from the rows.
 
 use keyfold::ops::{Form, Naming, Row, rows};
 use keyfold_dispatch::schema::Argument;
@@ -25,6 +26,11 @@ class _Array(Protocol):
 _A = TypeVar("_A", Tensor, NDArray[Any])
 "#;
 
+const CLASS: &str =
+    "# The base of Tensor in the stub of the extension module, which has no such class.
+class _OperatorMethods:
+";
+
 /// The type of a parameter.
 fn annotation(argument: &Argument) -> &'static str {
     if argument.name == "out" {
@@ -45,16 +51,17 @@ fn annotation(argument: &Argument) -> &'static str {
     }
 }
 
-/// A definition, as ruff formats it.
-fn definition(name: &str, parameters: &[String], result: &str) -> String {
-    let whole = format!("def {name}({}) -> {result}: ...\n", parameters.join(", "));
-    let inner = format!("    {}\n", parameters.join(", "));
+/// A definition behind an indentation, as ruff formats it.
+fn definition(indent: &str, name: &str, parameters: &[String], result: &str) -> String {
+    let whole = format!("{indent}def {name}({}) -> {result}: ...\n", parameters.join(", "));
+    let inner = format!("{indent}    {}\n", parameters.join(", "));
     match (whole.len() <= 101, inner.len() <= 101) {
         (true, _) => whole,
-        (false, true) => format!("def {name}(\n{inner}) -> {result}: ...\n"),
+        (false, true) => format!("{indent}def {name}(\n{inner}{indent}) -> {result}: ...\n"),
         (false, false) => {
-            let lines: String = parameters.iter().map(|one| format!("    {one},\n")).collect();
-            format!("def {name}(\n{lines}) -> {result}: ...\n")
+            let line = |one: &String| format!("{indent}    {one},\n");
+            let lines: String = parameters.iter().map(line).collect();
+            format!("{indent}def {name}(\n{lines}{indent}) -> {result}: ...\n")
         }
     }
 }
@@ -99,10 +106,22 @@ fn definitions(row: &Row) -> Option<(&'static str, String)> {
         }
     };
     let all: Vec<_> = forms.iter().map(|arrays| parameters(row, arrays)).collect();
-    let typed = all.iter().map(|one| definition(public.name, one, "_A"));
-    let others = all.iter().map(|one| definition(public.name, &of_any_library(one), "Any"));
+    let typed = all.iter().map(|one| definition("", public.name, one, "_A"));
+    let others = all.iter().map(|one| definition("", public.name, &of_any_library(one), "Any"));
     let each = typed.chain(others).map(|definition| format!("@overload\n{definition}"));
     Some((public.name, each.collect()))
+}
+
+/// The definition of the method of Tensor that a row names: its function, with the tensor in front.
+fn method(row: &Row) -> Option<(&'static str, String)> {
+    let Naming::Named(public) = row.naming() else { return None };
+    if !public.is_method {
+        return None;
+    }
+    let mut parameters = parameters(row, &[]);
+    assert_eq!(parameters[..2], ["x: _A", "/"], "the tensor of {}", public.name);
+    parameters.splice(..2, ["self".to_owned()]);
+    Some((public.name, definition("    ", public.name, &parameters, "Tensor")))
 }
 
 /// `KEYFOLD_WRITE=1` in the environment writes the stub instead.
@@ -114,7 +133,10 @@ fn the_stub_has_the_functions_that_rows_name() {
     assert_eq!(names, None, "a function that two rows name");
     let listed: String = all.iter().map(|(name, _)| format!("    \"{name}\",\n")).collect();
     let defined: String = all.iter().map(|(_, text)| text.as_str()).collect();
-    let stub = format!("{HEAD}\n__all__ = [\n{listed}]\n\n{defined}");
+    let mut methods: Vec<_> = rows().iter().filter_map(method).collect();
+    methods.sort();
+    let methods: String = methods.iter().map(|(_, text)| text.as_str()).collect();
+    let stub = format!("{HEAD}\n__all__ = [\n{listed}]\n\n{defined}\n{CLASS}{methods}");
     if std::env::var_os("KEYFOLD_WRITE").is_some() {
         std::fs::write(STUB, stub).unwrap();
         return;

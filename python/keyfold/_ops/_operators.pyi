@@ -603,3 +603,91 @@ def where(
 def where(condition: _Array, x1: complex, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
 def where(condition: _Array, x1: complex, x2: complex, /, *, out: _Array | None = None) -> Any: ...
+
+# The base of Tensor in the stub of the extension module, which has no such class.
+class _OperatorMethods:
+    def abs(self, *, out: _Array | None = None) -> Tensor: ...
+    def all(
+        self,
+        axis: Axis = None,
+        *,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: Axis = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def any(
+        self,
+        axis: Axis = None,
+        *,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: Axis = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def argmax(
+        self,
+        axis: int | None = None,
+        *,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: int | None = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def argmin(
+        self,
+        axis: int | None = None,
+        *,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: int | None = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def conj(self, *, out: _Array | None = None) -> Tensor: ...
+    def cos(self, *, out: _Array | None = None) -> Tensor: ...
+    def exp(self, *, out: _Array | None = None) -> Tensor: ...
+    def log(self, *, out: _Array | None = None) -> Tensor: ...
+    def max(
+        self,
+        axis: Axis = None,
+        *,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: Axis = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def mean(
+        self,
+        axis: Axis = None,
+        *,
+        dtype: _DTypeLike | None = None,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: Axis = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def min(
+        self,
+        axis: Axis = None,
+        *,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: Axis = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def relu(self, *, out: _Array | None = None) -> Tensor: ...
+    def sigmoid(self, *, out: _Array | None = None) -> Tensor: ...
+    def sin(self, *, out: _Array | None = None) -> Tensor: ...
+    def softmax(self, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> Tensor: ...
+    def sqrt(self, *, out: _Array | None = None) -> Tensor: ...
+    def sum(
+        self,
+        axis: Axis = None,
+        *,
+        dtype: _DTypeLike | None = None,
+        keepdims: bool | None = False,
+        out: _Array | None = None,
+        dim: Axis = None,
+        keepdim: bool | None = False,
+    ) -> Tensor: ...
+    def tanh(self, *, out: _Array | None = None) -> Tensor: ...
