@@ -84,6 +84,9 @@ FUNCTIONS = [
     ("matmul", "m, m"),
 ]
 
+# The methods that call some of those, and one that isn't called.
+METHODS = ["x.exp()", "x.sum()", "x.sum(0)", "x.argmax(0)", "x.softmax(0)", "x.sum"]
+
 
 def rows(only: str) -> list[Row]:
     def tensor(value: list, dtype: str) -> kf.Tensor:
@@ -110,6 +113,7 @@ def rows(only: str) -> list[Row]:
         shown = f"keyfold.{name}({arguments})"
         if only in shown:
             found.append(Row(shown, f"f({arguments})", {**values, "f": getattr(kf, name)}))
+    found += [Row(shown, shown, values) for shown in METHODS if only in shown]
     return found
 
 

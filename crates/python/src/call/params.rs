@@ -204,6 +204,25 @@ impl Params {
         keywords: *mut ffi::PyObject,
         slots: &mut [*mut ffi::PyObject],
     ) -> Result<()> {
+        // SAFETY: as for the caller.
+        let good = unsafe { self.place(args, keywords, slots) };
+        if self.fill(slots) && good {
+            return Ok(());
+        }
+        Err(unbindable(operator, args.len(), keywords))
+    }
+
+    /// Puts positional and keyword arguments into declaration order. Whether each has a place of its own.
+    ///
+    /// # Safety
+    /// As for [`Params::bind`].
+    #[inline(always)]
+    pub(crate) unsafe fn place(
+        &self,
+        args: &[*mut ffi::PyObject],
+        keywords: *mut ffi::PyObject,
+        slots: &mut [*mut ffi::PyObject],
+    ) -> bool {
         let keyword_count = match keywords.is_null() {
             true => 0,
             // SAFETY: a tuple, by the contract.
@@ -221,6 +240,13 @@ impl Params {
                 _ => good = false,
             }
         }
+        good
+    }
+
+    /// Puts the defaults where nothing was given. Whether nothing is missing.
+    #[inline(always)]
+    pub(crate) fn fill(&self, slots: &mut [*mut ffi::PyObject]) -> bool {
+        let mut good = true;
         for (slot, param) in slots.iter_mut().zip(&self.all) {
             if slot.is_null() {
                 match &param.default {
@@ -229,11 +255,11 @@ impl Params {
                 }
             }
         }
-        if good { Ok(()) } else { Err(unbindable(operator, given, keywords)) }
+        good
     }
 
     /// The parameter of that name: by identity, as most names are interned, then by content.
-    pub(crate) fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
+    fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
         let by_identity = self.all.iter().position(|param| param.name.as_ptr() == name);
         by_identity.or_else(|| {
             self.all.iter().position(|param| {
@@ -367,14 +393,14 @@ unsafe fn inspect_slowly(
 
 /// The error for arguments that don't bind, in Python's own words.
 #[cold]
-fn unbindable(operator: &Operator<Value>, given: usize, keywords: *mut ffi::PyObject) -> Error {
+fn unbindable(operator: &Operator<Value>, all: usize, keywords: *mut ffi::PyObject) -> Error {
     reattach(|py| {
         // SAFETY: null or a live tuple, by the contract of `bind`.
         let keywords = unsafe { Bound::from_borrowed_ptr_or_opt(py, keywords) };
         let names: Vec<String> =
             keywords.and_then(|tuple| tuple.extract::<Vec<String>>().ok()).unwrap_or_default();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        match operator.schema().bind(given, &names) {
+        match operator.schema().bind(all - names.len(), &names) {
             Err(error) => error,
             Ok(_) => Error::new(
                 keyfold_core::ErrorKind::Binding,

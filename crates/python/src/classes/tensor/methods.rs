@@ -51,8 +51,9 @@ fn axis_or_dim<'py>(
 ) -> PyResult<Option<Any<'py>>> {
     let mut axis = axis.cloned();
     for (keyword, value) in others.into_iter().flatten() {
-        if keyword.extract::<&str>()? != "dim" {
-            return Err(unexpected(&format!("Tensor.{method}"), ["axis", "dim"], &keyword));
+        let keyword = keyword.extract::<String>()?;
+        if keyword != "dim" {
+            return Err(unexpected(py, &format!("Tensor.{method}"), &["axis", "dim"], &keyword));
         }
         if axis.is_none() {
             axis = Some(value).filter(|value| !value.is_none());

@@ -1,16 +1,19 @@
 //! The functions `keyfold.NAME` and the methods of `keyfold.Tensor` that call operators, made from the
 //! operators' rows: a method is its function with the tensor as the first argument.
 
+mod bind;
+
 use keyfold::ops::{Form, Naming, Public, Row, Signature};
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{CallContext, Dispatcher, Kernel, Tag};
 use keyfold_tensor::Value;
-use pyo3::IntoPyObjectExt;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 use smallvec::SmallVec;
+
+pub(crate) use bind::unexpected;
 
 use crate::call::invoke::{self, Choose, Computed};
 use crate::call::operator::{PyOperator, with_c_arguments};
@@ -22,8 +25,8 @@ use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::classes::aten::Aten;
 use crate::classes::number_or_array::{Operand, operand};
 use crate::classes::packet;
-use crate::marshal::argument::flag;
 use crate::marshal::errors::{IntoPyResult, error, reworded};
+use bind::is_none;
 
 type Objects = SmallVec<[*mut ffi::PyObject; 8]>;
 
@@ -331,105 +334,6 @@ impl PyFunction {
         Ok(Planned { overload, operator, objects })
     }
 
-    /// The arguments in the order of the function's parameters, defaults filled in.
-    ///
-    /// # Safety
-    /// As for [`invoke::call`].
-    unsafe fn bind(
-        &self,
-        py: Python<'_>,
-        args: *const *mut ffi::PyObject,
-        nargs: usize,
-        keywords: *mut ffi::PyObject,
-    ) -> PyResult<Objects> {
-        let all = &self.params.all;
-        let mut slots: Objects = SmallVec::from_elem(std::ptr::null_mut(), all.len());
-        // SAFETY: null or a tuple of strings, by the contract.
-        let names = unsafe { Bound::from_borrowed_ptr_or_opt(py, keywords) };
-        let names = names.map(|names| names.cast_into::<PyTuple>()).transpose()?;
-        for at in 0..nargs.min(self.params.positional) {
-            // SAFETY: as many live objects as that.
-            slots[at] = unsafe { *args.add(at) };
-        }
-        for (at, name) in names.iter().flatten().enumerate() {
-            // SAFETY: a value for each name stands behind those by position.
-            let value = unsafe { *args.add(nargs + at) };
-            self.set(&mut slots, &name, value)?;
-        }
-        let lacks = |at: usize| slots[at].is_null() && all[at].default.is_none();
-        if nargs > self.params.positional || (0..all.len()).any(lacks) {
-            let named = (nargs..all.len()).filter(|at| !slots[*at].is_null());
-            let arguments = &self.signature.schema.arguments;
-            let named: Vec<&str> = named.map(|at| &*arguments[at].name).collect();
-            return Err(self.unbindable(py, nargs, &named));
-        }
-        for (at, alias) in &self.signature.aliases {
-            let (ours, theirs) = (slots[*at], slots[*alias]);
-            if ours.is_null() || (is_none(ours) && !theirs.is_null()) {
-                slots[*at] = theirs;
-            } else if !theirs.is_null() && !is_none(theirs) {
-                let (ours, theirs) = (all[*at].name.bind(py), all[*alias].name.bind(py));
-                let message = format!("got both '{ours}' and '{theirs}', which mean the same");
-                return Err(self.error(py, &message));
-            }
-        }
-        for (slot, param) in slots.iter_mut().zip(all) {
-            if let (true, Some(default)) = (slot.is_null(), &param.default) {
-                *slot = default.as_ptr();
-            }
-        }
-        for at in &self.flags {
-            // SAFETY: a live object.
-            let given = unsafe { Borrowed::from_ptr(py, slots[*at]) };
-            if given.is_exact_instance_of::<PyBool>() {
-                continue;
-            }
-            let is_missing = given.is_none() && all[*at].ty.is_optional();
-            if let Some(value) = if is_missing { Some(false) } else { flag(&given) } {
-                slots[*at] = PyBool::new(py, value).as_ptr();
-            }
-        }
-        Ok(slots)
-    }
-
-    /// Sets an argument that was given by keyword.
-    fn set(
-        &self,
-        slots: &mut [*mut ffi::PyObject],
-        keyword: &Bound<'_, PyAny>,
-        value: *mut ffi::PyObject,
-    ) -> PyResult<()> {
-        let py = keyword.py();
-        let Some(at) = self.params.find(keyword.as_ptr()) else {
-            let names = self.params.all.iter().skip(self.signature.by_position);
-            let names: Vec<_> = names.map(|param| param.name.bind(py)).collect();
-            return Err(unexpected(&self.title, names, keyword));
-        };
-        if at < self.signature.by_position {
-            let message = format!("takes argument '{keyword}' by position only");
-            return Err(self.error(py, &message));
-        }
-        if !slots[at].is_null() {
-            let message = format!("got multiple values for argument '{keyword}'");
-            return Err(self.error(py, &message));
-        }
-        slots[at] = value;
-        Ok(())
-    }
-
-    /// The error for too many arguments by position, or too few, in Python's own words.
-    #[cold]
-    fn unbindable(&self, py: Python<'_>, given: usize, named: &[&str]) -> PyErr {
-        let schema = &self.signature.schema;
-        match schema.bind(given, named) {
-            Err(refused) => {
-                let text = refused.message().replacen(&schema.name.qualified(), &self.title, 1);
-                error(py, ErrorKind::Binding, text)
-            }
-            Ok(_) => self.error(py, "can't be called with these arguments"),
-        }
-    }
-
     /// The text between the parentheses of its definition.
     fn parameters(&self) -> String {
         let mut shown = Vec::new();
@@ -454,24 +358,6 @@ impl PyFunction {
     pub(crate) fn method_doc(&self) -> String {
         format!("{}(${})\n--\n\n{}", self.public.name, self.parameters(), self.doc())
     }
-}
-
-/// The error for a keyword that a function or a method doesn't take, with the one that was meant.
-pub(crate) fn unexpected<'py>(
-    title: &str,
-    known: impl IntoPyObject<'py>,
-    keyword: &Bound<'py, PyAny>,
-) -> PyErr {
-    let py = keyword.py();
-    let found = py.import("keyfold._messages").and_then(|messages| {
-        messages.call_method1("unexpected_in", (title, known.into_py_any(py)?, keyword))
-    });
-    found.map_or_else(|failed| failed, PyErr::from_value)
-}
-
-fn is_none(object: *mut ffi::PyObject) -> bool {
-    // SAFETY: the address of a constant.
-    object == unsafe { ffi::Py_None() }
 }
 
 #[pymethods]
