@@ -56,14 +56,15 @@ pub(crate) fn offer<S: Axes, P: 'static>(
 
 pub(crate) type Table<S, P> = DispatchTable<S, HostKernel<P>>;
 
+/// Makes the table of the operation of a name.
+type Build<S, P> = fn(&str) -> Table<S, P>;
+
 /// The kernels of a group: a table for each operation.
 pub(crate) struct Group<S: Axes, P: 'static>(Vec<(Operation, Table<S, P>)>);
 
 impl<S: Axes, P: 'static> Group<S, P> {
     /// Makes the tables of the operations of these names.
-    pub(crate) fn new<const N: usize>(
-        operations: [(&'static str, fn(&str) -> Table<S, P>); N],
-    ) -> Self {
+    pub(crate) fn new<const N: usize>(operations: [(&'static str, Build<S, P>); N]) -> Self {
         Group(operations.map(|(name, table)| (Operation::new(name), table(name))).into())
     }
 

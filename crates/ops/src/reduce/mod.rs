@@ -139,7 +139,7 @@ fn infer_sum(
     (dims, keepdim): Dims<'_>,
     dtype: Option<DType>,
 ) -> Result<(Reduction, DType)> {
-    let reduction = Reduction::new(&call, *call.state, x.shape(), dims, keepdim)?;
+    let reduction = Reduction::new(&call, call.state, x.shape(), dims, keepdim)?;
     let (from, mean) = (x.dtype(), *call.state == MEAN);
     let dtype = dtype.unwrap_or(match from.kind() {
         DTypeKind::Float | DTypeKind::Complex => from,
@@ -191,7 +191,7 @@ fn infer_min_max(
     (dims, keepdim): Dims<'_>,
 ) -> Result<Reduction> {
     check_ordered(call, x.dtype())?;
-    let reduction = Reduction::new(call, *call.state, x.shape(), dims, keepdim)?;
+    let reduction = Reduction::new(call, call.state, x.shape(), dims, keepdim)?;
     reduction.check_nonempty(call, x.shape())?;
     Ok(reduction)
 }
@@ -227,7 +227,7 @@ fn any_all(
     call: ReduceCall<'_>,
     (x, dim, keepdim): (&Tensor, Option<IntList>, bool),
 ) -> Result<CallPlan<impl Run>> {
-    let reduction = Reduction::new(&call, *call.state, x.shape(), dim.as_deref(), keepdim)?;
+    let reduction = Reduction::new(&call, call.state, x.shape(), dim.as_deref(), keepdim)?;
     Ok(reduced(&call, x, reduction, DType::Bool))
 }
 
@@ -240,7 +240,7 @@ fn softmax(
     check_ordered(&call, x.dtype())?;
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
     let dtype = floating(x.dtype());
-    let params = RowParams { op: *call.state, axis: axis as u32 };
+    let params = RowParams { op: call.state, axis: axis as u32 };
     let run = AnyStrides(move |op: &Op, out: &Tensor| {
         let kernel =
             op.kernel(GpuBackend::rows, |group| group.rows(params.op, x.dtype(), dtype))?;
