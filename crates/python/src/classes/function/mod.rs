@@ -3,15 +3,14 @@
 
 mod bind;
 
-use keyfold::ops::{Form, Naming, Public, Row, Signature};
+use keyfold::ops::{Form, Naming, Public, Row};
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::schema::{Schema, Type};
+use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{CallContext, Dispatcher, Kernel, Tag};
 use keyfold_tensor::Value;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use smallvec::SmallVec;
 
 pub(crate) use bind::unexpected;
 
@@ -19,16 +18,14 @@ use crate::call::invoke::{self, Choose, Computed};
 use crate::call::operator::{PyOperator, with_c_arguments};
 #[cfg(not(feature = "abi3"))]
 use crate::call::panics::guarded;
-use crate::call::params::{Param, Params};
+use crate::call::params::Param;
 #[cfg(not(feature = "abi3"))]
 use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::classes::aten::Aten;
 use crate::classes::number_or_array::{Operand, operand};
 use crate::classes::packet;
 use crate::marshal::errors::{IntoPyResult, error, reworded};
-use bind::is_none;
-
-type Objects = SmallVec<[*mut ffi::PyObject; 8]>;
+use bind::{Objects, Parameters, is_none};
 
 /// An overload of an operator, and the one that writes into a tensor of the caller's, if there is one.
 struct Overload {
@@ -76,12 +73,7 @@ pub(crate) struct PyFunction {
     arrays_alone: usize,
     overloads: Overloads,
     public: &'static Public,
-    /// The name in errors: `keyfold.sum`, or `Tensor.sum` for the method.
-    title: String,
-    signature: Signature,
-    params: Params,
-    /// The places of the bools.
-    flags: Vec<usize>,
+    parameters: Parameters,
 }
 
 /// A call of a function, as the operator takes it.
@@ -114,13 +106,14 @@ impl Choose for Called<'_> {
         reworded(py, error, |messages, text| {
             let names = PyDict::new(py);
             let operator = overload.fresh.object(py)?.get();
-            for (place, param) in overload.places.iter().zip(&function.params.all) {
+            for (place, param) in overload.places.iter().zip(function.parameters.all()) {
                 if let Some(at) = place {
                     names.set_item(&operator.params.all[*at].name, &param.name)?;
                 }
             }
             let numbers = function.public.form.takes_numbers();
-            messages.call_method1("of_function", (text, &*function.title, names, numbers))
+            messages
+                .call_method1("of_function", (text, &*function.parameters.title, names, numbers))
         })
     }
 }
@@ -170,24 +163,15 @@ impl PyFunction {
         if is_method {
             signature.schema.arguments[0].name = "self".to_owned();
         }
-        let params = Params::new(py, &signature.schema)?;
-        let is_flag = |at: &usize| *params.all[*at].ty.without_optional() == Type::Bool;
+        let title = format!("{}.{}", if is_method { "Tensor" } else { "keyfold" }, public.name);
         Ok(Some(PyFunction {
             #[cfg(not(feature = "abi3"))]
             vectorcall: vectorcall::<Self>,
             arrays_alone,
             overloads,
             public,
-            title: format!("{}.{}", if is_method { "Tensor" } else { "keyfold" }, public.name),
-            flags: (0..params.all.len()).filter(is_flag).collect(),
-            params,
-            signature,
+            parameters: Parameters::new(py, title, signature)?,
         }))
-    }
-
-    /// An error of a call, which begins with the function's name.
-    fn error(&self, py: Python<'_>, message: &str) -> PyErr {
-        error(py, ErrorKind::Binding, format!("{}() {message}", self.title))
     }
 
     /// The overload for arrays and numbers.
@@ -228,7 +212,7 @@ impl PyFunction {
 
     /// Whether a reduction has nothing but defaults where `all`, the one of all elements, takes nothing.
     fn reduces_all(&self, all: &Overload, given: &[*mut ffi::PyObject]) -> bool {
-        let mut each = given.iter().zip(&self.params.all).zip(&all.places).skip(1);
+        let mut each = given.iter().zip(self.parameters.all()).zip(&all.places).skip(1);
         let is_default = |param: &Param, given| {
             param.default.as_ref().is_some_and(|default| default.as_ptr() == given)
         };
@@ -247,7 +231,7 @@ impl PyFunction {
             shown(0),
             shown(1)
         );
-        self.error(py, &message)
+        self.parameters.error(py, &message)
     }
 
     /// Calls the operator with a C array of arguments. Gives a new reference, or null with an exception set.
@@ -311,10 +295,10 @@ impl PyFunction {
         keywords: *mut ffi::PyObject,
     ) -> PyResult<Planned<'_, 'py>> {
         // SAFETY: as for the caller.
-        let given = unsafe { self.bind(py, args, nargs, keywords)? };
+        let given = unsafe { self.parameters.bind(py, args, nargs, keywords)? };
         // SAFETY: bound arguments are live objects, the arrays first.
         let overload = unsafe { self.overload(py, &given)? };
-        let out = self.signature.out.map(|at| given[at]).filter(|out| !is_none(*out));
+        let out = self.parameters.signature.out.map(|at| given[at]).filter(|out| !is_none(*out));
         let operator = match (out, &overload.out) {
             (Some(_), Some(with_out)) => with_out.object(py)?,
             _ => overload.fresh.object(py)?,
@@ -338,7 +322,7 @@ impl PyFunction {
     fn parameters(&self) -> String {
         let mut shown = Vec::new();
         let mut is_keyword = false;
-        for (at, argument) in self.signature.schema.arguments.iter().enumerate() {
+        for (at, argument) in self.parameters.signature.schema.arguments.iter().enumerate() {
             if argument.kwarg_only && !is_keyword {
                 is_keyword = true;
                 shown.push("*".to_owned());
@@ -347,7 +331,7 @@ impl PyFunction {
                 Some(default) => format!("{}={default}", argument.name),
                 None => argument.name.clone(),
             });
-            if at + 1 == self.signature.by_position && argument.name != "self" {
+            if at + 1 == self.parameters.signature.by_position && argument.name != "self" {
                 shown.push("/".to_owned());
             }
         }
@@ -400,7 +384,7 @@ impl PyFunction {
 
     #[getter(__doc__)]
     fn doc(&self) -> String {
-        self.signature.docstring(self.public.doc)
+        self.parameters.signature.docstring(self.public.doc)
     }
 
     #[getter(__text_signature__)]
@@ -416,7 +400,7 @@ impl PyFunction {
 
     #[getter(__annotations__)]
     fn annotations<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let arguments = self.signature.schema.arguments.iter();
+        let arguments = self.parameters.signature.schema.arguments.iter();
         let types = arguments.map(|argument| (&*argument.name, argument.ty.to_string()));
         let annotations = py.import("keyfold._inspect")?.getattr("annotations_of")?;
         annotations.call1((types.collect::<Vec<_>>(),))
