@@ -131,6 +131,7 @@ def conformance(
     shrink: bool = False,
     load: str | Iterable[str] = (),
     processes: bool | None = None,
+    replay: Any = None,
 ) -> ConformanceReport:
     """Prove the backend of a device: every operator with every dtype against a naive reference.
 
@@ -154,6 +155,8 @@ def conformance(
         load: what registers the backend in another process: a plugin's path, a Python file, or a
             module. Each group then runs in a process of its own, so that an abort hides nothing.
         processes: whether to use processes; by default where `load` is given, and for the CPU.
+        replay: a recorded graph (`kf.trace`), or the path of a file that `Graph.save` wrote: runs
+            its calls on the device instead, each against the same call on the CPU, here.
 
     Returns:
         The report. It isn't an error if the backend fails.
@@ -164,6 +167,11 @@ def conformance(
         KernelFailed: a process ended before its first case.
     """
     name = str(device).partition(":")[0]
+    if replay is not None:
+        from keyfold import _replay
+        from keyfold._trace import Graph
+
+        return _replay.replay(replay if isinstance(replay, Graph) else Graph.load(replay), name)
     loads = [load] if isinstance(load, str) else list(load)
     apart = bool(loads) or name == "cpu" if processes is None else processes
     command = None

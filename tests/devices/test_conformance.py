@@ -140,9 +140,37 @@ def test_a_shrunk_case_is_a_program_that_shows_it(loader, tmp_path):
     assert done.stdout.count(",") == expected.count(",") < 8
 
 
+def model(x, w):
+    hidden = kf.ops.aten.relu(x @ w)
+    return kf.softmax(hidden, axis=-1), hidden.sum()
+
+
+def test_a_recorded_graph_is_replayed_on_a_device(loader, tmp_path):
+    graph = kf.trace(model, kf.ones((3, 4)), kf.ones((4, 2)))
+    with delayed_device("late"):
+        report = kf.conformance("late", replay=graph)
+    assert report.conforms
+    assert report["cases"] == len(graph.nodes) > 3
+    assert (report["mode"], report["groups"][0]["lacking"]) == ("replay", 0)
+    graph.save(tmp_path / "graph.json")
+    body = (
+        "class Npu:\n"
+        "    def matmul(self, a, b, out):\n"
+        "        out[...] = a @ b + 1\n"
+        "handle = kf.register_backend('npu', Npu())"
+    )
+    words = ("npu", "--load", loader(body), "--replay", str(tmp_path / "graph.json"))
+    out = run(*words, code=1)
+    assert "wrong value: aten::matmul" in out
+    assert "on the CPU, within" in " ".join(out.split())
+    assert "lacking: " in out
+    assert "aten::relu" in out
+
+
 def test_wrong_command_lines(loader):
     assert "unknown device type" in run("nowhere", code=2)
     assert "--load /no/such.py" in run("npu", "--load", "/no/such.py", code=2)
     assert "a number above 0, at most 1" in run("cpu", "--fraction", "2", code=2)
+    assert "No such file" in run("cpu", "--replay", "/no/such.json", code=2)
     path = loader("raise SystemExit('no accelerator here')")
     assert "no accelerator here" in run("npu", "--load", path, "--group", "linalg", code=2)

@@ -283,6 +283,9 @@ impl Sampler {
             }
             (_, "dim0") => plain(Value::Int(0)),
             (_, "dim1") => plain(Value::Int(-1)),
+            (_, "fill_value" | "value") if self.dtype == DType::Bool => {
+                plain(Value::Bool(self.choice.is_multiple_of(2)))
+            }
             ("aten::dropout", "p") => plain(Value::Float(0.25)),
             // Other dtypes are only passed through.
             ("aten::dropout", "train") => {

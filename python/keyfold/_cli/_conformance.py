@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 import keyfold as kf
 from keyfold import _conformance, _core
@@ -49,6 +50,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="what registers the backend: a plugin's path, a Python file, a module (repeatable)",
     )
     parser.add_argument(
+        "--replay",
+        metavar="FILE",
+        help="instead run the calls of a graph that Graph.save wrote, each against the CPU's",
+    )
+    parser.add_argument(
         "--in-process",
         action="store_true",
         help="run all groups in this process; an abort ends it",
@@ -67,7 +73,8 @@ def _fraction(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code is 1 where the backend doesn't conform."""
-    if options.in_process or _core._conformance_is_child():
+    here = options.in_process or options.replay is not None
+    if here or _core._conformance_is_child():
         for name in options.load:
             try:
                 _conformance.load(name)
@@ -75,6 +82,8 @@ def run(options: argparse.Namespace) -> int:
                 raise ArgumentFormError(f"--load {name}: {error}") from None
     if _core._conformance_child():
         return 0
+    if options.replay is not None and not os.path.exists(options.replay):
+        raise ArgumentFormError(f"--replay {options.replay}: No such file")
     report = kf.conformance(
         options.device,
         mode=options.mode,
@@ -87,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
         shrink=options.shrink,
         load=[*options.load, *(options.modules or [])],
         processes=not options.in_process,
+        replay=options.replay,
     )
     if options.json:
         _json.show("conformance", json.loads(report.to_json()))
