@@ -1,8 +1,9 @@
-//! Prints an expression as CUDA C.
+//! Prints an expression as CUDA C or OpenCL C.
 //!
 //! ```text
 //! cargo run -p keyfold-expr --example emit -- "beta * x + log1p(exp(y))" x=float32 y=float16 beta:float
 //! cargo run -p keyfold-expr --example emit -- "x * 2" x=int32 --layout strided --in-place x --name twice
+//! cargo run -p keyfold-expr --example emit -- "x * 2" x=float32 --target opencl
 //! ```
 //!
 //! Inputs come with dtypes, parameters with kinds: bool, int, float or complex. `--out DTYPE` sets
@@ -13,7 +14,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result};
-use keyfold_expr::cuda::{self, Layout, Options};
+use keyfold_expr::source::{self, Layout, Options, Target};
 use keyfold_expr::{Expr, Lowered, Names};
 
 fn wrong(message: String) -> Error {
@@ -82,6 +83,8 @@ fn emit(wanted: &Wanted) -> Result<String> {
             || value.parse::<u32>().map_err(|_| wrong(format!("--{setting} {value}: a number")));
         match setting.as_str() {
             "name" => options.name.clone_from(value),
+            "target" if value == "cuda" => options.target = Target::CudaC,
+            "target" if value == "opencl" => options.target = Target::OpenClC,
             "layout" if value == "contiguous" => options.layout = Layout::Contiguous,
             "layout" if value == "strided" => options.layout = Layout::Strided,
             "vector" => options.vector = Some(number()?),
@@ -94,7 +97,7 @@ fn emit(wanted: &Wanted) -> Result<String> {
             _ => return Err(wrong(format!("--{setting} {value} isn't known"))),
         }
     }
-    Ok(cuda::emit(&lowered, &options)?.text)
+    Ok(source::emit(&lowered, &options)?.text)
 }
 
 fn main() -> ExitCode {

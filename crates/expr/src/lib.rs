@@ -1,14 +1,14 @@
 //! Scalar expressions: one language for four uses.
 //!
-//! An expression computes one element of a result. Its uses are CPU kernels, CUDA C, symbolic
-//! derivatives for Autograd, and fusion. This crate has the language: the parser, the builder,
-//! types, derivatives, simplification, and the emitter of CUDA C. Code for a device is made from
-//! [`Lowered`], the steps of an expression in one dtype each: by the emitter here, and by the CPU's
-//! evaluator in `keyfold-kit`.
+//! An expression computes one element of a result. Its uses are CPU kernels, CUDA C and OpenCL C,
+//! symbolic derivatives for Autograd, and fusion. This crate has the language: the parser, the
+//! builder, types, derivatives, simplification, and the emitter of source text ([`source`]). Code
+//! for a device is made from [`Lowered`], the steps of an expression in one dtype each: by the
+//! emitter here, and by the CPU's evaluator in `keyfold-kit`.
 //!
 //! ```
 //! use keyfold_core::DType;
-//! use keyfold_expr::cuda::{self, Options};
+//! use keyfold_expr::source::{self, Options};
 //! use keyfold_expr::{Expr, Lowered};
 //!
 //! let expr = Expr::parse("x * exp(y)")?;
@@ -16,7 +16,7 @@
 //!
 //! let lowered = Lowered::new(&expr, &[DType::F32, DType::F64], &[], None)?;
 //! assert_eq!(lowered.result(), DType::F64);
-//! assert!(cuda::emit(&lowered, &Options::new(&expr))?.text.contains("kf_exp"));
+//! assert!(source::emit(&lowered, &Options::new(&expr))?.text.contains("exp(y_value)"));
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
@@ -24,7 +24,6 @@
 
 mod build;
 pub mod coefficients;
-pub mod cuda;
 mod derive;
 mod derived_functions;
 mod display;
@@ -34,6 +33,7 @@ mod graph;
 mod lower;
 mod parse;
 mod simplify;
+pub mod source;
 mod specialized;
 #[cfg(test)]
 mod tests;

@@ -148,7 +148,7 @@ fn errors_have_the_name_in_the_source_text() {
 
 #[test]
 fn a_function_has_cuda_c_where_it_is_defined_and_nowhere_else() {
-    use crate::cuda::{Options, emit};
+    use crate::source::{Options, emit};
     let step = |op, dtype| Step { op, dtype, uniform: false };
     let mut refused = 0;
     let mut hold = |op: StepOp, expr: &Expr, name: &str, dtype: DType, operands: usize| {

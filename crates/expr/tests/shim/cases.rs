@@ -1,7 +1,7 @@
 //! A test case: an expression with inputs in some layout, its run, and the errors of its results.
 
 use keyfold_core::{DType, DTypeKind, Scalar, bf16, f16};
-use keyfold_expr::cuda::{self, Layout, Options};
+use keyfold_expr::source::{self, Layout, Options, Target};
 use keyfold_expr::{Expr, Lowered, Names};
 
 use super::interpreter::{self, Data, Value};
@@ -185,10 +185,11 @@ pub(crate) fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
 
 impl Ready {
     /// Returns the kernel and its arguments; `number` determines its name and its data.
-    pub(crate) fn new(case: Case, number: usize) -> keyfold_core::Result<Ready> {
+    pub(crate) fn new(case: Case, number: usize, target: Target) -> keyfold_core::Result<Ready> {
         let (expr, lowered) = lower(&case)?;
         let mut numbers = Numbers(number as u64);
         let mut options = Options::new(&expr);
+        options.target = target;
         options.name = format!("kernel_{number}");
         let strided = matches!(case.layout, MemoryLayout::Strided | MemoryLayout::StridedOver);
         options.layout = if strided { Layout::Strided } else { Layout::Contiguous };
@@ -196,7 +197,7 @@ impl Ready {
         if matches!(case.layout, MemoryLayout::Over | MemoryLayout::StridedOver) {
             options.in_place = Some(0);
         }
-        let source = cuda::emit(&lowered, &options)?;
+        let source = source::emit(&lowered, &options)?;
         let inputs: Vec<OperandMemory> = case
             .inputs
             .iter()
@@ -237,15 +238,15 @@ impl Ready {
             Launch { first: middle, count: COUNT as u64 - middle, blocks: 1, threads: 300 },
         ];
         let run = Run {
-            strides: cuda::strides_words(&SHAPE, &walked, options.dims)?,
-            shape: cuda::shape_words(&SHAPE, shape_dims(&source))?,
+            strides: source::strides_words(&SHAPE, &walked, options.dims)?,
+            shape: source::shape_words(&SHAPE, shape_dims(&source))?,
             // Ranked inputs are matrices of 20 x 11 or vectors of 220.
             ranked: lowered
                 .ranks()
                 .iter()
                 .map(|rank| match rank {
-                    Some(2) => cuda::ranked_words(&[20, 11], &[11, 1]),
-                    _ => cuda::ranked_words(&[220], &[1]),
+                    Some(2) => source::ranked_words(&[20, 11], &[11, 1]),
+                    _ => source::ranked_words(&[220], &[1]),
                 })
                 .collect(),
             out: out.memory.clone(),
@@ -305,9 +306,9 @@ impl Ready {
     }
 }
 
-fn shape_dims(source: &cuda::CudaKernel) -> u32 {
+fn shape_dims(source: &source::KernelSource) -> u32 {
     let dims = source.parameters.iter().find_map(|parameter| match parameter.argument {
-        cuda::Argument::Shape(dims) => Some(dims),
+        source::Argument::Shape(dims) => Some(dims),
         _ => None,
     });
     dims.unwrap_or(1)

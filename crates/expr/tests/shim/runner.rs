@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use keyfold_core::{Complex, DType, Scalar, bf16, f16};
-use keyfold_expr::cuda::{Argument, CudaKernel};
+use keyfold_expr::source::{Argument, KernelSource, Target};
 
 /// A tensor's memory that a kernel gets a pointer to.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Launch {
 /// A kernel with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
-    pub(crate) source: CudaKernel,
+    pub(crate) source: KernelSource,
     pub(crate) out: Memory,
     /// By input.
     pub(crate) inputs: Vec<Memory>,
@@ -97,14 +97,27 @@ impl Run {
     fn launcher(&self, number: usize, text: &mut String) {
         let mut calls = Vec::new();
         let _ = writeln!(text, "static void launch_{number}(ShimFiles& files) {{");
+        let data = match self.source.target {
+            Target::CudaC => "element_0",
+            Target::OpenClC => "buffer",
+        };
+        let mut element = String::new();
         for (at, parameter) in self.source.parameters.iter().enumerate() {
-            let plain = parameter.ty.replace("__restrict__", "").replace("const ", "");
-            let plain = plain.trim().trim_end_matches('*');
+            let mut plain = parameter.ty.clone();
+            for word in ["__restrict__", "restrict", "__global", "const ", "*"] {
+                plain = plain.replace(word, "");
+            }
+            let plain = plain.trim();
             match parameter.argument {
                 Argument::First | Argument::Count => calls.push(parameter.name.clone()),
                 Argument::Output | Argument::Input(_) | Argument::Fault => {
                     let _ = writeln!(text, "    ShimBuffer b{at}(files);");
-                    calls.push(format!("b{at}.data<{plain}>()"));
+                    calls.push(format!("b{at}.{data}<{plain}>()"));
+                    element = plain.into();
+                }
+                // It follows its buffer.
+                Argument::OutputOffset | Argument::InputOffset(_) => {
+                    calls.push(format!("b{}.offset<{element}>()", at - 1));
                 }
                 _ => {
                     let _ = writeln!(text, "    const auto v{at} = files.value<{plain}>();");
@@ -144,7 +157,10 @@ impl Run {
                 }
                 Argument::Strides => words(file, &self.strides),
                 Argument::Shape(_) => words(file, &self.shape),
-                Argument::First | Argument::Count => {}
+                Argument::OutputOffset
+                | Argument::InputOffset(_)
+                | Argument::First
+                | Argument::Count => {}
                 Argument::Fault => memory(file, &Memory::new(vec![0; 4])),
             }
         }
@@ -169,9 +185,13 @@ fn directory() -> PathBuf {
     manifest.join("../expr/tests/shim")
 }
 
-/// Compiles all kernels to one program and runs it once. Warnings are errors.
+/// Compiles all kernels, of one target, to one program and runs it once. Warnings are errors.
 pub(crate) fn run(name: &str, runs: &[Run]) -> Vec<Outcome> {
-    let mut text = "#include \"cuda_shim.h\"\n".to_owned();
+    let header = match runs.first().map(|run| run.source.target) {
+        Some(Target::OpenClC) => "opencl_shim",
+        _ => "cuda_shim",
+    };
+    let mut text = format!("#include \"{header}.h\"\n");
     let mut file = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         text += &run.source.text;
@@ -184,12 +204,12 @@ pub(crate) fn run(name: &str, runs: &[Run]) -> Vec<Outcome> {
         let _ = writeln!(text, "    launch_{number}(files);");
     }
     text += "    return std::fclose(files.out);\n}\n";
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cuda_shim_{name}"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{header}_{name}"));
     std::fs::create_dir_all(&folder).expect("a folder for the program");
     let path = |file: &str| folder.join(file);
     std::fs::write(path("kernels.cc"), text).expect("the program's text");
     std::fs::write(path("arguments"), &file).expect("the arguments");
-    // Not optimised, which takes three times longer. As for NVRTC, products and sums are rounded
+    // Not optimised, which takes three times longer. As on a device, products and sums are rounded
     // separately. Unused functions and parameters are expected in a text that is composed of parts.
     let compiled = Command::new(compiler())
         .args([

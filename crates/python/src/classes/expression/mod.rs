@@ -11,7 +11,7 @@ use keyfold_core::{DType, DTypeKind, ErrorKind};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{Override, Provenance};
 use keyfold_expr::Lowered;
-use keyfold_expr::cuda::{Layout, Options};
+use keyfold_expr::source::{self, Layout, Options, Target};
 use keyfold_ops::pointwise::{self, from_text};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -67,6 +67,35 @@ impl PyExpression {
         }
         let out = out.map(dtype_from).transpose()?;
         Lowered::new(&self.expr, &chosen, &kinds, out).py(py)
+    }
+
+    /// The options of a kernel as source text.
+    fn options(
+        &self,
+        py: Python<'_>,
+        target: Target,
+        layout: &str,
+        name: &str,
+        vector: Option<u32>,
+        in_place: Option<&str>,
+    ) -> PyResult<Options> {
+        let layout = match layout {
+            "contiguous" => Layout::Contiguous,
+            "strided" => Layout::Strided,
+            other => {
+                let message = format!("layout is 'contiguous' or 'strided', not '{other}'");
+                return Err(self.error(py, ErrorKind::Value, &message));
+            }
+        };
+        let in_place = in_place.map(|name| self.place(py, name)).transpose()?;
+        Ok(Options {
+            target,
+            layout,
+            name: name.to_owned(),
+            vector,
+            in_place: in_place.map(|at| at as u32),
+            ..Options::new(&self.expr)
+        })
     }
 }
 
@@ -161,7 +190,7 @@ impl PyExpression {
     ///     vector: elements per vector, for a contiguous kernel; chosen by default.
     ///     in_place: the input that the result replaces.
     #[pyo3(signature = (
-        dtypes, *, out=None, layout="contiguous", name="kernel", params=None, vector=None,
+        dtypes, *, out=None, layout="contiguous", name="elementwise", params=None, vector=None,
         in_place=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "all but the first by keyword")]
@@ -176,21 +205,40 @@ impl PyExpression {
         vector: Option<u32>,
         in_place: Option<&str>,
     ) -> PyResult<String> {
-        let mut options = Options::new(&self.expr);
-        options.layout = match layout {
-            "contiguous" => Layout::Contiguous,
-            "strided" => Layout::Strided,
-            other => {
-                let message = format!("layout is 'contiguous' or 'strided', not '{other}'");
-                return Err(self.error(py, ErrorKind::Value, &message));
-            }
-        };
-        options.name = name.to_owned();
-        options.vector = vector;
-        options.in_place =
-            in_place.map(|name| self.place(py, name)).transpose()?.map(|at| at as u32);
+        let options = self.options(py, Target::CudaC, layout, name, vector, in_place)?;
         let lowered = self.lowered(py, dtypes, params, out)?;
-        Ok(keyfold_expr::cuda::emit(&lowered, &options).py(py)?.text)
+        Ok(source::emit(&lowered, &options).py(py)?.text)
+    }
+
+    /// An OpenCL C kernel that computes the expression: see docs/opencl.md for its parameters.
+    ///
+    /// Args:
+    ///     dtypes: the inputs' dtypes, one for all or a dict by name.
+    ///     out: the dtype of the result; the one that follows by default.
+    ///     layout: "contiguous", or "strided" for views and broadcasting.
+    ///     name: the kernel's name.
+    ///     params: the kinds of parameters that aren't floats: `{"n": int}`.
+    ///     vector: elements per vector, for a contiguous kernel; chosen by default.
+    ///     in_place: the input that the result replaces.
+    #[pyo3(signature = (
+        dtypes, *, out=None, layout="contiguous", name="elementwise", params=None, vector=None,
+        in_place=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "all but the first by keyword")]
+    fn opencl(
+        &self,
+        py: Python<'_>,
+        dtypes: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
+        layout: &str,
+        name: &str,
+        params: Option<&Bound<'_, PyDict>>,
+        vector: Option<u32>,
+        in_place: Option<&str>,
+    ) -> PyResult<String> {
+        let options = self.options(py, Target::OpenClC, layout, name, vector, in_place)?;
+        let lowered = self.lowered(py, dtypes, params, out)?;
+        Ok(source::emit(&lowered, &options).py(py)?.text)
     }
 
     /// Computes the expression for arrays, one for each input, and numbers, by name.

@@ -1,25 +1,27 @@
-//! CUDA C of an expression: a kernel that NVRTC compiles without headers.
+//! Source text of an expression for a compiler of a device: CUDA C or OpenCL C, see [`Target`].
 //!
 //! A kernel computes the elements `first..first + count` of the result in a grid-stride loop, so
 //! that any grid works and a result can be split over several devices. There are two layouts:
 //! [`Layout::Contiguous`] loads and stores vectors of up to 16 bytes if the pointers are aligned;
 //! [`Layout::Strided`] computes addresses from sizes and strides, with a multiplication and a shift
-//! in place of every division. See `docs/cuda.md` for launching.
+//! in place of every division. See `docs/cuda.md` and `docs/opencl.md` for launching.
 //!
 //! Each step is one statement: the text's length is proportional to the expression, and the
 //! compiler's recursion doesn't grow with its depth. The text is deterministic: it depends on
 //! neither hashes nor addresses.
 //!
 //! Sums and products are rounded separately, as on the CPU, if the kernel is compiled with
-//! [`OPTIONS`] (`--fmad=false`; by default NVRTC contracts `a * b + c` to one instruction that
+//! [`Target::options`] (by default both compilers contract `a * b + c` to one instruction that
 //! rounds once, which differs by at most half a unit in the last place of the product). Functions
-//! are CUDA's own.
+//! such as `exp` are the target's own.
 
 mod arguments;
+mod helpers;
 mod kernel;
 mod names;
 mod numbers;
 mod steps;
+mod target;
 
 use keyfold_core::{DType, Error, ErrorKind, Result};
 
@@ -27,9 +29,7 @@ use crate::graph::Expr;
 use crate::lower::Lowered;
 
 pub use arguments::{ranked_words, shape_words, strides_words};
-
-/// NVRTC's options besides the architecture, for the CPU's results.
-pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
+pub use target::Target;
 
 /// The memory layout of the result and the inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -44,6 +44,8 @@ pub enum Layout {
 /// The options of a kernel.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
+    /// The language.
+    pub target: Target,
     /// The kernel's name, a C identifier.
     pub name: String,
     /// How the elements lie.
@@ -63,10 +65,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns options of a contiguous kernel called `kernel`, with the names of an expression.
+    /// Returns options of a contiguous kernel in CUDA C called `elementwise`, with the names of an
+    /// expression.
     pub fn new(expr: &Expr) -> Options {
         Options {
-            name: "kernel".into(),
+            target: Target::default(),
+            name: "elementwise".into(),
             layout: Layout::Contiguous,
             vector: None,
             in_place: None,
@@ -80,10 +84,15 @@ impl Options {
 /// The value of a kernel's parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Argument {
-    /// A pointer to the result's element 0, on the device.
+    /// A pointer to the result's element 0, on the device; in OpenCL the buffer.
     Output,
-    /// A pointer to the element 0 of the input of this index.
+    /// A pointer to the element 0 of the input of this index; in OpenCL the buffer.
     Input(u32),
+    /// In OpenCL: the result's element 0, counted in elements from its buffer's start, int64. A
+    /// device that holds the part from `first` on gets an offset of `-first`.
+    OutputOffset,
+    /// In OpenCL: the same of the input of this index.
+    InputOffset(u32),
     /// The sizes and strides of an input that is read at computed indices: [`ranked_words`].
     Ranked(u32),
     /// A number: the expression's parameter `index`, converted to `to`, and then to `dtype` (they
@@ -94,16 +103,16 @@ pub enum Argument {
         index: u32,
         /// The dtype it is rounded to.
         to: DType,
-        /// The dtype in which it is passed.
+        /// The dtype in which it is passed; bool as a byte.
         dtype: DType,
     },
     /// The result's sizes and all strides: [`strides_words`].
     Strides,
     /// The last sizes of the result, of this number: [`shape_words`].
     Shape(u32),
-    /// The index of the first element in the result, `unsigned long long`.
+    /// The index of the first element in the result, uint64.
     First,
-    /// The number of elements, `unsigned long long`.
+    /// The number of elements, uint64.
     Count,
     /// A pointer to the fault word, which is 0 before the launch and stays 0 on success; [`fault`]
     /// decodes it.
@@ -121,9 +130,11 @@ pub struct Parameter {
     pub argument: Argument,
 }
 
-/// A kernel as CUDA C.
+/// A kernel as source text.
 #[derive(Clone, PartialEq, Debug)]
-pub struct CudaKernel {
+pub struct KernelSource {
+    /// The language.
+    pub target: Target,
     /// The self-contained text. Several can be joined to one program if the kernels' names differ.
     pub text: String,
     /// The kernel's name, which has C linkage.
@@ -134,6 +145,8 @@ pub struct CudaKernel {
     pub vector: u32,
     /// The most dimensions of a strided kernel.
     pub dims: u32,
+    /// Whether it needs float64, which a device of OpenCL may lack (`cl_khr_fp64`).
+    pub uses_float64: bool,
 }
 
 /// Returns the error of a fault word; `None` for 0.
@@ -159,21 +172,23 @@ pub fn fault(word: u32, options: &Options) -> Option<Error> {
 ///
 /// # Errors
 /// [`ErrorKind::Value`] for a name that isn't an identifier, a vector width other than 1, 2, 4, 8
-/// or 16, no dimensions, or parameters of more than 4096 bytes, CUDA's limit;
+/// or 16, no dimensions, or parameters of more than 4096 bytes in CUDA, 1024 in OpenCL, which every
+/// device passes;
 /// [`ErrorKind::Binding`] for a wrong number of names, or an `in_place` input that doesn't exist,
 /// is read at computed indices, or has another dtype than the result.
-pub fn emit(lowered: &Lowered, options: &Options) -> Result<CudaKernel> {
+pub fn emit(lowered: &Lowered, options: &Options) -> Result<KernelSource> {
     check(lowered, options)?;
     kernel::Writer::new(lowered, options).finish()
 }
 
 fn check(lowered: &Lowered, options: &Options) -> Result<()> {
+    let target = options.target.name();
     let value = |message: String| Err(Error::new(ErrorKind::Value, message));
     let binding = |message: String| Err(Error::new(ErrorKind::Binding, message));
-    if !names::is_identifier(&options.name) {
+    if !names::is_kernel_name(&options.name, options.target) {
         return value(format!(
-            "cuda: {:?} can't be the name of a kernel; a letter or _, then letters, digits and _, \
-             and no word of C++",
+            "{target}: {:?} can't be the name of a kernel; a letter or _, then letters, digits and \
+             _, and no word or function of the language",
             options.name
         ));
     }
@@ -181,16 +196,16 @@ fn check(lowered: &Lowered, options: &Options) -> Result<()> {
         && ![1, 2, 4, 8, 16].contains(&vector)
     {
         return value(format!(
-            "cuda: a vector of {vector} elements; it has to be 1, 2, 4, 8 or 16"
+            "{target}: a vector of {vector} elements; it has to be 1, 2, 4, 8 or 16"
         ));
     }
     if !(1..=64).contains(&options.dims) {
-        return value(format!("cuda: {} dimensions; from 1 to 64 can be walked", options.dims));
+        return value(format!("{target}: {} dimensions; from 1 to 64 can be walked", options.dims));
     }
     let inputs = lowered.inputs();
     if options.inputs.len() != inputs.len() {
         return binding(format!(
-            "cuda: {} names for {} inputs",
+            "{target}: {} names for {} inputs",
             options.inputs.len(),
             inputs.len()
         ));
@@ -198,20 +213,20 @@ fn check(lowered: &Lowered, options: &Options) -> Result<()> {
     let Some(input) = options.in_place else { return Ok(()) };
     let Some(&dtype) = inputs.get(input as usize) else {
         return binding(format!(
-            "cuda: the result should replace input {input}, but there are {}",
+            "{target}: the result should replace input {input}, but there are {}",
             inputs.len()
         ));
     };
     let name = &options.inputs[input as usize];
     if lowered.ranks()[input as usize].is_some() {
         return binding(format!(
-            "cuda: the result can't replace {name:?}, which is read at computed indices: another \
+            "{target}: the result can't replace {name:?}, which is read at computed indices: another \
              lane may have written there"
         ));
     }
     if dtype != lowered.result() {
         return binding(format!(
-            "cuda: the result is {} and can't replace {name:?}, which is {dtype}",
+            "{target}: the result is {} and can't replace {name:?}, which is {dtype}",
             lowered.result()
         ));
     }

@@ -1,12 +1,12 @@
-//! C types of dtypes, and exact literals of numbers.
+//! C types of dtypes, and exact literals of numbers, in the words of [`super::target`].
 
 use keyfold_core::{DType, DTypeKind, Scalar};
 
 /// Returns the C type of an element in memory.
 pub(super) fn stored(dtype: DType) -> &'static str {
     match dtype {
-        DType::Bool => "unsigned char",
-        DType::F16 | DType::BF16 => "unsigned short",
+        DType::Bool => "$U8",
+        DType::F16 | DType::BF16 => "$U16",
         other => computed(other),
     }
 }
@@ -15,18 +15,18 @@ pub(super) fn stored(dtype: DType) -> &'static str {
 pub(super) fn computed(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "bool",
-        DType::U8 => "unsigned char",
-        DType::U16 => "unsigned short",
-        DType::U32 => "unsigned int",
-        DType::U64 => "unsigned long long",
-        DType::I8 => "signed char",
+        DType::U8 => "$U8",
+        DType::U16 => "$U16",
+        DType::U32 => "$U32",
+        DType::U64 => "$U64",
+        DType::I8 => "$I8",
         DType::I16 => "short",
         DType::I32 => "int",
-        DType::I64 => "long long",
+        DType::I64 => "$I64",
         DType::F16 | DType::BF16 | DType::F32 => "float",
         DType::F64 => "double",
-        DType::C64 => "kf_complex<float>",
-        DType::C128 => "kf_complex<double>",
+        DType::C64 => "kf_complex64",
+        DType::C128 => "kf_complex128",
     }
 }
 
@@ -34,19 +34,19 @@ pub(super) fn computed(dtype: DType) -> &'static str {
 pub(super) fn literal(number: Scalar, dtype: DType) -> String {
     match dtype {
         DType::Bool => number.to::<bool>().to_string(),
-        DType::U64 => format!("{}ull", number.to::<u64>()),
+        DType::U64 => format!("{}u$L", number.to::<u64>()),
         DType::U32 => format!("{}u", number.to::<u32>()),
         DType::I64 => match number.to::<i64>() {
-            i64::MIN => format!("({}ll - 1)", i64::MIN + 1),
-            value => signed(value, "ll"),
+            i64::MIN => format!("({}$L - 1)", i64::MIN + 1),
+            value => signed(value, "$L"),
         },
         DType::I32 => match number.to::<i32>() {
             i32::MIN => format!("({} - 1)", i32::MIN + 1),
             value => signed(value.into(), ""),
         },
-        DType::U8 => format!("(unsigned char){}", number.to::<u8>()),
-        DType::U16 => format!("(unsigned short){}", number.to::<u16>()),
-        DType::I8 => format!("(signed char){}", signed(number.to::<i8>().into(), "")),
+        DType::U8 => format!("($U8){}", number.to::<u8>()),
+        DType::U16 => format!("($U16){}", number.to::<u16>()),
+        DType::I8 => format!("($I8){}", signed(number.to::<i8>().into(), "")),
         DType::I16 => format!("(short){}", signed(number.to::<i16>().into(), "")),
         DType::F64 => float64(number.as_f64()),
         DType::F16 | DType::BF16 | DType::F32 => float32(number.to::<f32>()),
@@ -56,7 +56,7 @@ pub(super) fn literal(number: Scalar, dtype: DType) -> String {
                 DType::C64 => float32(x as f32),
                 _ => float64(x),
             };
-            format!("{}{{{}, {}}}", computed(dtype), part(value.re), part(value.im))
+            format!("kf_make_{dtype}({}, {})", part(value.re), part(value.im))
         }
     }
 }
@@ -75,14 +75,14 @@ fn signed(value: i64, suffix: &str) -> String {
 
 fn float32(value: f32) -> String {
     if !value.is_finite() {
-        return format!("__uint_as_float({:#x}u)", value.to_bits());
+        return format!("$ASFLOAT({:#x}u)", value.to_bits());
     }
     finite(value.into(), "f")
 }
 
 fn float64(value: f64) -> String {
     if !value.is_finite() {
-        return format!("__longlong_as_double({}ll)", value.to_bits() as i64);
+        return format!("$ASDOUBLE({}$L)", value.to_bits() as i64);
     }
     finite(value, "")
 }
@@ -119,13 +119,13 @@ mod tests {
             (Scalar::Float(0.5), DType::F32, "0.5f"),
             (Scalar::Float(-0.0), DType::F64, "(-0.0)"),
             (Scalar::Float(0.1), DType::F64, "0x1.999999999999ap-4 /* 0.1 */"),
-            (Scalar::Float(f64::INFINITY), DType::F32, "__uint_as_float(0x7f800000u)"),
+            (Scalar::Float(f64::INFINITY), DType::F32, "$ASFLOAT(0x7f800000u)"),
             (Scalar::Float(5e-324), DType::F64, "0x0.0000000000001p-1022 /* 5e-324 */"),
-            (Scalar::Int(i64::MIN), DType::I64, "(-9223372036854775807ll - 1)"),
-            (Scalar::Int(-3), DType::I8, "(signed char)(-3)"),
-            (Scalar::UInt(u64::MAX), DType::U64, "18446744073709551615ull"),
+            (Scalar::Int(i64::MIN), DType::I64, "(-9223372036854775807$L - 1)"),
+            (Scalar::Int(-3), DType::I8, "($I8)(-3)"),
+            (Scalar::UInt(u64::MAX), DType::U64, "18446744073709551615u$L"),
             (Scalar::Bool(true), DType::I32, "1"),
-            (Scalar::Int(2), DType::C64, "kf_complex<float>{2.0f, 0.0f}"),
+            (Scalar::Int(2), DType::C64, "kf_make_complex64(2.0f, 0.0f)"),
         ];
         for (number, dtype, text) in cases {
             assert_eq!(literal(number, dtype), text);

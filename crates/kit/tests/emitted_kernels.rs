@@ -1,4 +1,4 @@
-//! Emitted CUDA kernels, compiled as C++ and run on the CPU, compared with the evaluator.
+//! Emitted kernels in OpenCL C, compiled as C++ and run on the CPU, compared with the evaluator.
 
 #[path = "../../expr/tests/shim/cases.rs"]
 #[allow(dead_code, reason = "two tests share it")]
@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use cases::{Case, Ready, SHAPE};
 use interpreter::Value;
 use keyfold_core::{Complex, DType, Device, Element, Result, Scalar, bf16, f16};
+use keyfold_expr::source::Target;
 use keyfold_kit::evaluate::evaluate;
 use keyfold_kit::interpreter::Program;
 use keyfold_tensor::Tensor;
@@ -80,7 +81,7 @@ fn evaluated(ready: &Ready) -> Result<Vec<Value>> {
 }
 
 /// The allowed difference in units in the last place: the evaluator's functions are within 2 (4 for
-/// `pow` and `erf`), the C library's, which replace CUDA's, within 1.
+/// `pow` and `erf`), the C library's, which replace the device's, within 1.
 fn allowed(case: &Case) -> f64 {
     let complex = case.inputs[0].1.is_complex();
     match case.text.as_str() {
@@ -106,7 +107,7 @@ fn emitted_kernels_agree_with_the_evaluator() {
         .into_iter()
         .flatten()
         .enumerate()
-        .filter_map(|(number, case)| Ready::new(case, number).ok())
+        .filter_map(|(number, case)| Ready::new(case, number, Target::OpenClC).ok())
         .collect();
     let runs: Vec<_> = ready.iter().map(|ready| ready.run.clone()).collect();
     let mut worst: BTreeMap<(String, &str), f64> = BTreeMap::new();

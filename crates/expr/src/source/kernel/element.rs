@@ -3,9 +3,9 @@
 use keyfold_core::{DType, Result};
 
 use super::{Writer, line, write_all};
-use crate::cuda::numbers::{computed, literal, zero};
-use crate::cuda::steps;
 use crate::lower::{StepId, StepOp, undefined};
+use crate::source::numbers::{computed, literal, zero};
+use crate::source::steps;
 
 /// The place where a step's value is used.
 #[derive(Clone, Copy, PartialEq)]
@@ -19,7 +19,7 @@ pub(super) enum ValueScope {
 impl Writer<'_> {
     pub(super) fn operand(&self, id: StepId, scope: ValueScope) -> String {
         let step = self.step(id);
-        let outer = if scope == ValueScope::Element { "context." } else { "" };
+        let outer = if scope == ValueScope::Element { "context->" } else { "" };
         match &step.op {
             StepOp::Constant(number) => literal(*number, step.dtype),
             StepOp::Input(input) => self.values[*input as usize].clone(),
@@ -45,7 +45,7 @@ impl Writer<'_> {
         let operand = |id: StepId| self.operand(id, scope);
         let from = |id: StepId| self.step(id).dtype;
         let found = |text: Option<String>, name: &str, from: DType| {
-            text.ok_or_else(|| undefined(name, from, "no CUDA C computes it"))
+            text.ok_or_else(|| undefined(name, from, "no kernel computes it"))
         };
         let value = match &step.op {
             StepOp::Constant(_)
@@ -64,14 +64,14 @@ impl Writer<'_> {
             StepOp::Binary(op, a, b) => {
                 let value = steps::binary(*op, step, from(*a), &operand(*a), &operand(*b));
                 let value = found(value, op.name(), from(*a))?;
-                let fault = if scope == ValueScope::Element { "context.fault" } else { "fault" };
+                let fault = if scope == ValueScope::Element { "context->fault" } else { "fault" };
                 value.replace("FAULT", fault)
             }
             StepOp::Where(c, a, b) => {
                 format!("{} ? {} : {}", operand(*c), operand(*a), operand(*b))
             }
             StepOp::Cast(a) => steps::cast(from(*a), step.dtype, &operand(*a)),
-            StepOp::Round(to, a) => steps::load(&steps::store(&operand(*a), *to), *to),
+            StepOp::Round(to, a) => steps::load(&steps::store(&operand(*a), from(*a), *to), *to),
         };
         line(text, 1, format_args!("const {} s{} = {value};", computed(step.dtype), id.0));
         Ok(())
@@ -82,28 +82,27 @@ impl Writer<'_> {
     fn at(&self, id: StepId, input: usize, indices: &[String], text: &mut String) {
         let (dtype, id, view) = (self.lowered.inputs()[input], id.0, self.view(input));
         let ty = computed(dtype);
+        let data = &self.data[input];
         if indices.is_empty() {
-            let element = steps::load(&format!("context.{}[0]", self.data[input]), dtype);
+            let element = steps::load(&self.element_at("context->", data, "0"), dtype);
             return line(text, 1, format_args!("const {ty} s{id} = {element};"));
         }
-        line(text, 1, format_args!("long long s{id}_place = 0;"));
+        let (mut found, mut place) = (Vec::new(), Vec::new());
         for (dim, index) in indices.iter().enumerate() {
-            let (declare, and) = match dim {
-                0 => ("bool ", String::new()),
-                _ => ("", format!(" && s{id}_found")),
-            };
             line(
                 text,
                 1,
                 format_args!(
-                    "{declare}s{id}_found = kf_locate({index}, context.{view}.size[{dim}], \
-                     context.{view}.stride[{dim}], s{id}_place){and};"
+                    "const $I64 s{id}_at{dim} = kf_locate({index}, context->{view}.size[{dim}]);"
                 ),
             );
+            found.push(format!("s{id}_at{dim} >= 0"));
+            place.push(format!("s{id}_at{dim} * context->{view}.stride[{dim}]"));
         }
+        line(text, 1, format_args!("const bool s{id}_found = {};", found.join(" && ")));
         let code = input + 2;
-        line(text, 1, format_args!("if (!s{id}_found) kf_fault(context.fault, {code}u);"));
-        let element = steps::load(&format!("context.{}[s{id}_place]", self.data[input]), dtype);
+        line(text, 1, format_args!("if (!s{id}_found) kf_fault(context->fault, {code}u);"));
+        let element = steps::load(&self.element_at("context->", data, &place.join(" + ")), dtype);
         line(
             text,
             1,
@@ -119,10 +118,10 @@ impl Writer<'_> {
         let name = &self.options.name;
         let mut parameters = Vec::new();
         if !self.context().is_empty() {
-            parameters.push(format!("const {name}_context& context"));
+            parameters.push(format!("const {name}_context* context"));
         }
         if self.uses_index {
-            parameters.push("const long long at".into());
+            parameters.push("const $I64 at".into());
         }
         for input in &self.loaded {
             let dtype = self.lowered.inputs()[*input as usize];
@@ -131,7 +130,7 @@ impl Writer<'_> {
         write_all(
             text,
             format_args!(
-                "static __device__ __forceinline__ {} {name}_element({}) {{\n",
+                "$DEVICE {} {name}_element({}) {{\n",
                 computed(self.lowered.result()),
                 parameters.join(", ")
             ),
@@ -151,15 +150,15 @@ impl Writer<'_> {
     /// Writes the element's indices along dimensions, computed from its index in row-major order.
     fn coordinates(&self, text: &mut String) {
         let used = |dim| self.lowered.steps().iter().any(|step| step.op == StepOp::Coordinate(dim));
-        let mut rest = "(unsigned long long)at".to_owned();
+        let mut rest = "($U64)at".to_owned();
         for dim in 0..self.shape {
             line(
                 text,
                 1,
                 format_args!(
-                    "const unsigned long long outer{dim} = kf_divide({rest}, \
-                     context.shape.magic[{dim}], context.shape.shift[{dim}], \
-                     context.shape.wide != 0);"
+                    "const $U64 outer{dim} = kf_divide({rest}, \
+                     context->shape.magic[{dim}], context->shape.shift[{dim}], \
+                     context->shape.wide != 0);"
                 ),
             );
             if used(dim) {
@@ -167,8 +166,8 @@ impl Writer<'_> {
                     text,
                     1,
                     format_args!(
-                        "const long long coordinate{dim} = \
-                         (long long)({rest} - outer{dim} * context.shape.size[{dim}]);"
+                        "const $I64 coordinate{dim} = \
+                         ($I64)({rest} - outer{dim} * context->shape.size[{dim}]);"
                     ),
                 );
             }
@@ -180,15 +179,16 @@ impl Writer<'_> {
     pub(super) fn call(&self, place: &str, value: impl Fn(u32) -> String) -> String {
         let mut given = Vec::new();
         if !self.context().is_empty() {
-            given.push("context".into());
+            given.push("&context".into());
         }
         if self.uses_index {
-            given.push(format!("(long long)({place})"));
+            given.push(place.into());
         }
         for input in &self.loaded {
             given.push(steps::load(&value(*input), self.lowered.inputs()[*input as usize]));
         }
         let call = format!("{}_element({})", self.options.name, given.join(", "));
-        steps::store(&call, self.lowered.result())
+        let last = self.step(StepId(self.lowered.steps().len() as u32 - 1));
+        steps::store(&call, last.dtype, self.lowered.result())
     }
 }

@@ -2,41 +2,9 @@
 
 use keyfold_core::{DType, DTypeKind};
 
-use super::numbers::{computed, stored};
+use super::numbers::computed;
 use crate::graph::{Binary, Unary};
 use crate::lower::Step;
-
-/// Groups of helper functions that a text may include.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Helper {
-    /// Vectors, quotients, faults: always included.
-    Launch,
-    /// Integers.
-    Integer,
-    /// Halves.
-    Half,
-    /// Floats.
-    Float,
-    /// Complex numbers; includes floats.
-    Complex,
-}
-
-impl Helper {
-    /// All groups, dependencies first.
-    pub(super) const ALL: [Helper; 5] =
-        [Helper::Launch, Helper::Integer, Helper::Half, Helper::Float, Helper::Complex];
-
-    /// Returns the name of the group's include guard, and its text.
-    pub(super) fn text(self) -> (&'static str, &'static str) {
-        match self {
-            Helper::Launch => ("KF_LAUNCH", include_str!("helpers/launch.cuh")),
-            Helper::Integer => ("KF_INTEGER", include_str!("helpers/integer.cuh")),
-            Helper::Half => ("KF_HALF", include_str!("helpers/half.cuh")),
-            Helper::Float => ("KF_FLOAT", include_str!("helpers/float.cuh")),
-            Helper::Complex => ("KF_COMPLEX", include_str!("helpers/complex.cuh")),
-        }
-    }
-}
 
 /// The families of dtypes with functions of their own.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,12 +24,13 @@ fn family(dtype: DType) -> Family {
     }
 }
 
-/// Returns `(type)value`, with the value converted to an element in memory.
-pub(super) fn store(value: &str, dtype: DType) -> String {
-    match dtype {
-        DType::Bool => format!("(unsigned char)({value})"),
-        DType::F16 => format!("kf_to_f16({value})"),
-        DType::BF16 => format!("kf_to_bf16({value})"),
+/// Returns a value of dtype `from` (another one only beside halves), converted to an element in
+/// memory.
+pub(super) fn store(value: &str, from: DType, dtype: DType) -> String {
+    match (dtype, from) {
+        (DType::Bool, _) => format!("($U8)({value})"),
+        (DType::F16 | DType::BF16, DType::F64) => format!("kf_to_{dtype}_{from}({value})"),
+        (DType::F16 | DType::BF16, _) => format!("kf_to_{dtype}({value})"),
         _ => value.into(),
     }
 }
@@ -70,23 +39,8 @@ pub(super) fn store(value: &str, dtype: DType) -> String {
 pub(super) fn load(element: &str, dtype: DType) -> String {
     match dtype {
         DType::Bool => format!("({element} != 0)"),
-        DType::F16 => format!("kf_from_f16({element})"),
-        DType::BF16 => format!("kf_from_bf16({element})"),
+        DType::F16 | DType::BF16 => format!("kf_from_{dtype}({element})"),
         _ => element.into(),
-    }
-}
-
-/// Calls `need` with the helpers that elements of the dtype use.
-pub(super) fn helpers(dtype: DType, mut need: impl FnMut(Helper)) {
-    match (dtype, dtype.kind()) {
-        (DType::F16 | DType::BF16, _) => need(Helper::Half),
-        (_, DTypeKind::UInt | DTypeKind::Int) => need(Helper::Integer),
-        (_, DTypeKind::Float) => need(Helper::Float),
-        (_, DTypeKind::Complex) => {
-            need(Helper::Float);
-            need(Helper::Complex);
-        }
-        _ => {}
     }
 }
 
@@ -95,15 +49,21 @@ pub(super) fn helpers(dtype: DType, mut need: impl FnMut(Helper)) {
 pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> Option<String> {
     use Family::{Bool, Complex, Float, Integer};
     let ty = computed(step.dtype);
-    let call = |name: &str| format!("kf_{name}({a})");
+    // A helper of keyfold's, or a function that the target has for floats.
+    let call = |name: &str| format!("kf_{name}_{from}({a})");
+    let function = |name: &str| match from.is_complex() {
+        true => call(name),
+        false => format!("${name}{}({a})", 8 * from.size()),
+    };
     Some(match (op, family(from)) {
-        (Unary::Neg, Integer) => format!("kf_sub(({ty})0, {a})"),
-        (Unary::Neg, Float | Complex) => format!("-{a}"),
+        (Unary::Neg, Integer) => format!("kf_sub_{from}(({ty})0, {a})"),
+        (Unary::Neg, Float) => format!("-{a}"),
+        (Unary::Neg, Complex) => call("neg"),
         (Unary::Not, Bool) => format!("!{a}"),
         (Unary::Not, Integer) => format!("({ty})~{a}"),
-        (Unary::Abs, Integer) => format!("({ty})({a} < 0 ? kf_sub(({ty})0, {a}) : {a})"),
+        (Unary::Abs, Integer) => format!("{a} < 0 ? kf_sub_{from}(({ty})0, {a}) : {a}"),
         (Unary::Abs, Complex) => call("length"),
-        (Unary::Abs, Float) => call("fabs"),
+        (Unary::Abs, Float) => function("fabs"),
         (Unary::Sign, Float | Complex) => call("signum"),
         (Unary::Sign, Integer) => call("sign"),
         (Unary::Conj, Complex) => call("conj"),
@@ -112,24 +72,24 @@ pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> Option<Stri
         (Unary::IsNan, Float) => format!("{a} != {a}"),
         (Unary::IsNan, Complex) => call("isnan"),
         (Unary::IsFinite, Float | Complex) => call("isfinite"),
-        (Unary::Exp, Float | Complex) => call("exp"),
-        (Unary::Log, Float | Complex) => call("log"),
-        (Unary::Sqrt, Float | Complex) => call("sqrt"),
-        (Unary::Rsqrt, Float | Complex) => call("rsqrt"),
-        (Unary::Sin, Float | Complex) => call("sin"),
-        (Unary::Cos, Float | Complex) => call("cos"),
-        (Unary::Tanh, Float | Complex) => call("tanh"),
-        (Unary::Expm1, Float) => call("expm1"),
-        (Unary::Log2, Float) => call("log2"),
-        (Unary::Log10, Float) => call("log10"),
-        (Unary::Log1p, Float) => call("log1p"),
+        (Unary::Exp, Float | Complex) => function("exp"),
+        (Unary::Log, Float | Complex) => function("log"),
+        (Unary::Sqrt, Float | Complex) => function("sqrt"),
+        (Unary::Rsqrt, Float | Complex) => function("rsqrt"),
+        (Unary::Sin, Float | Complex) => function("sin"),
+        (Unary::Cos, Float | Complex) => function("cos"),
+        (Unary::Tanh, Float | Complex) => function("tanh"),
+        (Unary::Expm1, Float) => function("expm1"),
+        (Unary::Log2, Float) => function("log2"),
+        (Unary::Log10, Float) => function("log10"),
+        (Unary::Log1p, Float) => function("log1p"),
         (Unary::Sigmoid, Float) => call("sigmoid"),
-        (Unary::Erf, Float) => call("erf"),
-        (Unary::Erfc, Float) => call("erfc"),
-        (Unary::Floor, Float) => call("floor"),
-        (Unary::Ceil, Float) => call("ceil"),
-        (Unary::Round, Float) => call("rint"),
-        (Unary::Trunc, Float) => call("trunc"),
+        (Unary::Erf, Float) => function("erf"),
+        (Unary::Erfc, Float) => function("erfc"),
+        (Unary::Floor, Float) => function("floor"),
+        (Unary::Ceil, Float) => function("ceil"),
+        (Unary::Round, Float) => function("rint"),
+        (Unary::Trunc, Float) => function("trunc"),
         _ => return None,
     })
 }
@@ -139,7 +99,7 @@ pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> Option<Stri
 pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> Option<String> {
     use Family::{Bool, Complex, Float, Integer};
     let ty = computed(step.dtype);
-    let call = |name: &str| format!("kf_{name}({a}, {b})");
+    let call = |name: &str| format!("kf_{name}_{from}({a}, {b})");
     let infix = |sign: &str| format!("{a} {sign} {b}");
     Some(match (op, family(from)) {
         (Binary::Add | Binary::Max | Binary::Or, Bool) => infix("||"),
@@ -154,7 +114,7 @@ pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> 
         (Binary::Mul, Integer) => call("mul"),
         (Binary::FloorDiv, Integer) => call("floordiv"),
         (Binary::Mod, Integer) => call("mod"),
-        (Binary::Pow, Integer) => format!("kf_power({a}, {b}, FAULT)"),
+        (Binary::Pow, Integer) => format!("kf_power_{from}({a}, {b}, FAULT)"),
         (Binary::Min, Integer) => format!("{a} < {b} ? {a} : {b}"),
         (Binary::Max, Integer) => format!("{a} > {b} ? {a} : {b}"),
         (Binary::And, Integer) => format!("({ty})({})", infix("&")),
@@ -162,11 +122,18 @@ pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> 
         (Binary::Xor, Integer) => format!("({ty})({})", infix("^")),
         (Binary::Shl, Integer) => call("shl"),
         (Binary::Shr, Integer) => call("shr"),
-        (Binary::Add, Float | Complex) => infix("+"),
-        (Binary::Sub, Float | Complex) => infix("-"),
-        (Binary::Mul, Float | Complex) => infix("*"),
-        (Binary::Div, Float | Complex) => infix("/"),
-        (Binary::Pow, Float | Complex) => call("pow"),
+        (Binary::Add, Float) => infix("+"),
+        (Binary::Sub, Float) => infix("-"),
+        (Binary::Mul, Float) => infix("*"),
+        (Binary::Div, Float) => infix("/"),
+        (Binary::Pow, Float) => format!("$pow{}({a}, {b})", 8 * from.size()),
+        (Binary::Add, Complex) => call("add"),
+        (Binary::Sub, Complex) => call("sub"),
+        (Binary::Mul, Complex) => call("mul"),
+        (Binary::Div, Complex) => call("div"),
+        (Binary::Pow, Complex) => call("pow"),
+        (Binary::Eq, Complex) => call("equal"),
+        (Binary::Ne, Complex) => format!("!{}", call("equal")),
         (Binary::FloorDiv, Float) => call("quotient"),
         (Binary::Mod, Float) => call("remainder"),
         (Binary::Min, Float) => call("least"),
@@ -179,19 +146,15 @@ pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> 
 
 /// Returns the converted operand, of dtype `from`.
 pub(super) fn cast(from: DType, to: DType, a: &str) -> String {
-    let ty = computed(to);
+    let (ty, part) = (computed(to), computed(to.real()));
     match (family(from), family(to)) {
-        (Family::Complex, Family::Bool) => format!("kf_nonzero({a})"),
+        (Family::Complex, Family::Bool) => format!("kf_nonzero_{from}({a})"),
         (_, Family::Bool) => format!("{a} != 0"),
-        (Family::Float, Family::Integer) => format!("kf_saturate<{}>({a})", stored(to)),
+        (Family::Float, Family::Integer) => format!("kf_saturate_{to}_{from}({a})"),
         (Family::Complex, Family::Complex) => {
-            let part = computed(to.real());
-            format!("{ty}{{({part}){a}.re, ({part}){a}.im}}")
+            format!("kf_make_{to}(({part}){a}.re, ({part}){a}.im)")
         }
-        (_, Family::Complex) => {
-            let part = computed(to.real());
-            format!("{ty}{{({part}){a}, ({part})0}}")
-        }
+        (_, Family::Complex) => format!("kf_make_{to}(({part}){a}, ({part})0)"),
         _ => format!("({ty}){a}"),
     }
 }

@@ -3,16 +3,17 @@
 mod element;
 mod signature;
 mod structs;
+mod vectors;
 mod walk;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::{DType, Error, ErrorKind, Result};
 
 use super::names::UniqueNames;
-use super::steps::{self, Helper};
-use super::{CudaKernel, Layout, Options};
+use super::target::{Words, spell};
+use super::{KernelSource, Layout, Options, helpers, steps};
 use crate::graph::Binary;
 use crate::lower::{Lowered, Step, StepId, StepOp};
 
@@ -20,9 +21,6 @@ use crate::lower::{Lowered, Step, StepId, StepOp};
 const VECTOR_BYTES: usize = 16;
 /// The greatest cost of steps times vector width that is unrolled.
 const UNROLLED: u32 = 512;
-/// The parameter bytes that every CUDA version supports.
-const PARAMETER_BYTES: usize = 4096;
-
 /// A kernel under construction.
 pub(super) struct Writer<'a> {
     lowered: &'a Lowered,
@@ -128,56 +126,65 @@ impl<'a> Writer<'a> {
         format!("{}_view", self.data[input])
     }
 
-    fn helpers(&self) -> BTreeSet<Helper> {
-        let mut needed = BTreeSet::from([Helper::Launch]);
-        let mut need = |dtype| {
-            steps::helpers(dtype, |helper| {
-                needed.insert(helper);
-            });
-        };
-        self.lowered.steps().iter().for_each(|step| need(step.dtype));
-        self.lowered.inputs().iter().copied().for_each(&mut need);
-        need(self.lowered.result());
-        for step in self.lowered.steps() {
-            if let StepOp::Round(dtype, _) = step.op {
-                need(dtype);
-            }
+    /// Returns an element of an operand in memory; `scope` is `context->` for a pointer there.
+    fn element_at(&self, scope: &str, data: &str, place: &str) -> String {
+        format!("{scope}{data}[{}]", self.offset(scope, data, place))
+    }
+
+    /// Returns a place counted from where a pointer points, which for some targets isn't element 0.
+    fn offset(&self, scope: &str, data: &str, place: &str) -> String {
+        match self.options.target.has_offsets() {
+            true => format!("{scope}{data}_offset + {place}"),
+            false => place.into(),
         }
-        needed
+    }
+
+    fn spell(&self, text: &str) -> String {
+        spell(text, self.options.target, &Words::default())
+    }
+
+    /// Returns whether a value has dtype float64 or complex128.
+    fn uses_float64(&self) -> bool {
+        let steps = self.lowered.steps().iter().map(|step| step.dtype);
+        let stored = self.lowered.inputs().iter().copied().chain([self.lowered.result()]);
+        steps.chain(stored).any(|dtype| matches!(dtype, DType::F64 | DType::C128))
     }
 
     /// Returns the kernel with its whole text.
-    pub(super) fn finish(self) -> Result<CudaKernel> {
+    pub(super) fn finish(self) -> Result<KernelSource> {
+        let target = self.options.target;
         let parameters = self.parameters();
         let bytes: usize = parameters.iter().map(|p| self.size(p.argument)).sum();
-        if bytes > PARAMETER_BYTES {
+        if bytes > target.parameter_bytes() {
             return Err(Error::new(
                 ErrorKind::Value,
                 format!(
-                    "cuda: the parameters of {} take {bytes} bytes, but CUDA passes {PARAMETER_BYTES}; \
-                     use fewer inputs, parameters or dimensions",
-                    self.options.name
+                    "{}: the parameters of {} take {bytes} bytes, but every device passes no more \
+                     than {}; use fewer inputs, parameters or dimensions",
+                    target.name(),
+                    self.options.name,
+                    target.parameter_bytes()
                 ),
             ));
         }
-        let mut text = String::new();
-        let needed = self.helpers();
-        for helper in Helper::ALL.into_iter().filter(|helper| needed.contains(helper)) {
-            let (guard, helper) = helper.text();
-            write_all(
-                &mut text,
-                format_args!("#ifndef {guard}\n#define {guard}\n{helper}#endif\n\n"),
-            );
+        let uses_float64 = self.uses_float64();
+        let mut text = target.header(uses_float64).to_owned();
+        for helper in helpers::needed(self.lowered) {
+            text += &helper.text(target);
         }
-        self.structs(&mut text);
-        self.element(&mut text)?;
-        self.kernel(&parameters, &mut text)?;
-        Ok(CudaKernel {
+        let mut kernel = String::new();
+        self.structs(&mut kernel);
+        self.element(&mut kernel)?;
+        self.kernel(&parameters, &mut kernel)?;
+        text += &self.spell(&kernel);
+        Ok(KernelSource {
+            target,
             text,
             name: self.options.name.clone(),
             parameters,
             vector: self.vector,
             dims: self.options.dims,
+            uses_float64,
         })
     }
 }

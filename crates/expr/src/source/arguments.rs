@@ -25,14 +25,14 @@ fn is_wide(count: u64) -> bool {
 fn count(shape: &[u64]) -> Result<u64> {
     let count = shape.iter().try_fold(1_u64, |all, size| all.checked_mul(*size));
     count.filter(|count| *count < 1 << 63).ok_or_else(|| {
-        Error::new(ErrorKind::Shape, format!("cuda: {shape:?} has more elements than 2^63"))
+        Error::new(ErrorKind::Shape, format!("kernel: {shape:?} has more elements than 2^63"))
     })
 }
 
 /// Returns the words of [`Argument::Strides`](super::Argument::Strides) for a result of this shape.
 /// The strides, in elements, are those of the result and then of the elementwise inputs (without
 /// the replaced one), 0 where an input is broadcast. `dims` is
-/// [`CudaKernel::dims`](super::CudaKernel::dims).
+/// [`KernelSource::dims`](super::KernelSource::dims).
 ///
 /// Dimensions of size 1 are dropped, and neighbouring dimensions with one stride are merged.
 ///
@@ -46,7 +46,7 @@ pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec
     if let Some(wrong) = strides.iter().find(|strides| strides.len() != shape.len()) {
         return Err(Error::new(
             ErrorKind::Shape,
-            format!("cuda: strides {wrong:?} for the {} dimensions of {shape:?}", shape.len()),
+            format!("kernel: strides {wrong:?} for the {} dimensions of {shape:?}", shape.len()),
         ));
     }
     let wide = is_wide(count(shape)?);
@@ -70,7 +70,7 @@ pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec
         return Err(Error::new(
             ErrorKind::Shape,
             format!(
-                "cuda: {} dimensions remain of {shape:?} after joining, but the kernel walks {dims}; \
+                "kernel: {} dimensions remain of {shape:?} after joining, but the kernel walks {dims}; \
                  emit it with more",
                 walked.len()
             ),

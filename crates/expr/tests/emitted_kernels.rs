@@ -1,4 +1,5 @@
-//! Emitted kernels, compiled as C++ and run on the CPU, against an interpreter of the steps.
+//! Emitted kernels in CUDA C and OpenCL C, compiled as C++ and run on the CPU, against an interpreter
+//! of the steps.
 
 #[path = "shim/cases.rs"]
 #[allow(dead_code, reason = "two tests share it")]
@@ -17,18 +18,34 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cases::{Case, MemoryLayout, Ready};
 use keyfold_core::{DType, DTypeKind};
-use keyfold_expr::cuda::{self, CudaKernel, Layout, Options};
+use keyfold_expr::source::{self, KernelSource, Layout, Options, Target};
 use keyfold_expr::{Expr, Lowered, Names};
 use lists::{EXACT, LAYOUTS, case};
 use runner::{Launch, Memory, Run};
 
-/// Computes all cases that aren't refused, and lists the worst error per label and dtype; fails if
-/// one is above the result of `allowed`.
-fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize {
+/// The language whose kernels of all cases run here; `keyfold-kit`'s test runs the other one's.
+const CUDA: &[Target] = &[Target::CudaC];
+
+/// Computes all cases that aren't refused, in these languages, and lists the worst error per label
+/// and dtype; fails if one is above the result of `allowed`. Returns the number of kernels of each.
+fn check(name: &str, targets: &[Target], cases: &[Case], allowed: impl Fn(&Case) -> f64) -> usize {
+    let counts: BTreeSet<usize> =
+        targets.iter().map(|target| check_target(name, cases, *target, &allowed)).collect();
+    assert_eq!(counts.len(), 1, "{counts:?} kernels");
+    counts.into_iter().sum()
+}
+
+fn check_target(
+    name: &str,
+    cases: &[Case],
+    target: Target,
+    allowed: impl Fn(&Case) -> f64,
+) -> usize {
     let ready: Vec<Ready> = cases
-        .into_iter()
+        .iter()
+        .cloned()
         .enumerate()
-        .filter_map(|(number, mut case)| match Ready::new(case.clone(), number) {
+        .filter_map(|(number, mut case)| match Ready::new(case.clone(), number, target) {
             Ok(ready) => Some(ready),
             // An input of another dtype than the result's can't be replaced.
             Err(_)
@@ -36,7 +53,7 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
                     || case.layout == MemoryLayout::StridedOver =>
             {
                 case.layout = MemoryLayout::Contiguous;
-                Ready::new(case, number).ok()
+                Ready::new(case, number, target).ok()
             }
             Err(_) => None,
         })
@@ -65,7 +82,8 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
         .map(|((label, dtype), error)| format!("{label} {dtype} {error:.3}"))
         .collect();
     report(&format!(
-        "{name}: {} kernels of {} expressions, {} dtypes, {} layouts; errors in ulp, else 0: {}",
+        "{name}, {}: {} kernels of {} expressions, {} dtypes, {} layouts; errors in ulp, else 0: {}",
+        target.name(),
         ready.len(),
         texts.len(),
         dtypes.len(),
@@ -84,7 +102,7 @@ fn report(text: &str) {
 
 #[test]
 fn unary_functions() {
-    let count = check("unary", lists::unary(), |case| match case.inputs[0].1 {
+    let count = check("unary", CUDA, &lists::unary(), |case| match case.inputs[0].1 {
         DType::C64 | DType::C128 if case.text == "-x" => 0.0,
         // num-complex's tanh cancels near the poles.
         DType::C128 if case.text == "tanh(x)" => 1024.0,
@@ -97,7 +115,7 @@ fn unary_functions() {
 
 #[test]
 fn binary_functions() {
-    let count = check("binary", lists::binary(), |case| match case.inputs[0].1 {
+    let count = check("binary", CUDA, &lists::binary(), |case| match case.inputs[0].1 {
         DType::C64 | DType::C128 => 32.0,
         _ if case.text == "x ** y" => 2.0,
         _ => 0.0,
@@ -107,13 +125,13 @@ fn binary_functions() {
 
 #[test]
 fn conversions_between_all_dtypes() {
-    let count = check("casts", lists::casts(), |_| 0.0);
+    let count = check("casts", CUDA, &lists::casts(), |_| 0.0);
     assert!(count > 350, "{count}");
 }
 
 #[test]
 fn expressions_with_indices_parameters_and_reads() {
-    let count = check("indices", lists::index_cases(), |case| {
+    let count = check("indices", &Target::ALL, &lists::index_cases(), |case| {
         match (case.label.as_str(), case.inputs[0].1) {
             // Sums cancel, which magnifies a function's error.
             ("formula", DType::F32 | DType::F64) => 64.0,
@@ -157,7 +175,7 @@ fn literals_are_exact() {
             cases.push(case("literal", &text, &[("x", dtype)], LAYOUTS[at % 2]));
         }
     }
-    let count = check("literals", cases, |_| 0.0);
+    let count = check("literals", &Target::ALL, &cases, |_| 0.0);
     assert!(count > 90, "{count}");
 }
 
@@ -170,7 +188,7 @@ fn an_expression_of_depth_10_000_is_a_kernel() {
         case.tame = true;
         case
     });
-    let count = check("deep", cases.into(), |case| {
+    let count = check("deep", CUDA, &cases, |case| {
         // Ten thousand sines shrink every number, and the errors with them.
         if case.text.starts_with("sin") { 1000.0 } else { 0.0 }
     });
@@ -178,13 +196,14 @@ fn an_expression_of_depth_10_000_is_a_kernel() {
 }
 
 /// Returns a kernel for `x * 2 + index`, of integers.
-fn doubled(layout: Layout) -> (CudaKernel, Options) {
+fn doubled(layout: Layout, target: Target) -> (KernelSource, Options) {
     let expr = Expr::parse("x * 2 + index(1) * 1000 + index").unwrap();
     let lowered = Lowered::new(&expr, &[DType::I64], &[], None).unwrap();
     let mut options = Options::new(&expr);
     options.name = format!("doubled_{layout:?}");
     options.layout = layout;
-    (cuda::emit(&lowered, &options).unwrap(), options)
+    options.target = target;
+    (source::emit(&lowered, &options).unwrap(), options)
 }
 
 #[test]
@@ -198,31 +217,33 @@ fn elements_beyond_2_to_the_32_are_found() {
         origin: -8 * first as i64,
     };
     let given: Vec<i64> = (0..50).map(|i| i * i - 100).collect();
-    let runs = [Layout::Contiguous, Layout::Strided].map(|layout| {
-        let (source, options) = doubled(layout);
-        let strides = [1_i64 << 33, 1];
-        // Broadcast along the first dimension, so that no dimensions can be merged.
-        let row = [0, 1];
-        let x = if layout == Layout::Strided { &row } else { &strides };
-        let mut input = memory(&given);
-        if layout == Layout::Strided {
-            input.origin = -8 * ((1 << 33) - 50);
-        }
-        Run {
-            strides: cuda::strides_words(&shape, &[&strides, x], options.dims).unwrap(),
-            shape: cuda::shape_words(&shape, 2).unwrap(),
-            source,
-            out: memory(&[0; 50]),
-            inputs: vec![input],
-            params: vec![],
-            ranked: vec![],
-            launches: vec![Launch { first, count: count as u64, blocks: 2, threads: 4 }],
-        }
-    });
-    for outcome in runner::run("far", &runs) {
-        for (at, bytes) in outcome.out.chunks(8).enumerate() {
-            let got = i64::from_ne_bytes(bytes.try_into().unwrap());
-            assert_eq!(got, given[at] * 2 + 2000 + first as i64 + at as i64, "{at}");
+    for target in Target::ALL {
+        let runs = [Layout::Contiguous, Layout::Strided].map(|layout| {
+            let (source, options) = doubled(layout, target);
+            let strides = [1_i64 << 33, 1];
+            // Broadcast along the first dimension, so that no dimensions can be merged.
+            let row = [0, 1];
+            let x = if layout == Layout::Strided { &row } else { &strides };
+            let mut input = memory(&given);
+            if layout == Layout::Strided {
+                input.origin = -8 * ((1 << 33) - 50);
+            }
+            Run {
+                strides: source::strides_words(&shape, &[&strides, x], options.dims).unwrap(),
+                shape: source::shape_words(&shape, 2).unwrap(),
+                source,
+                out: memory(&[0; 50]),
+                inputs: vec![input],
+                params: vec![],
+                ranked: vec![],
+                launches: vec![Launch { first, count: count as u64, blocks: 2, threads: 4 }],
+            }
+        });
+        for outcome in runner::run("far", &runs) {
+            for (at, bytes) in outcome.out.chunks(8).enumerate() {
+                let got = i64::from_ne_bytes(bytes.try_into().unwrap());
+                assert_eq!(got, given[at] * 2 + 2000 + first as i64 + at as i64, "{at}");
+            }
         }
     }
 }
@@ -236,12 +257,12 @@ fn the_same_steps_give_the_same_text() {
             let expr = Expr::parse_with(text, &names).unwrap();
             let dtypes = [DType::F32, DType::F16, DType::F64];
             let lowered = Lowered::new(&expr, &dtypes, &[DTypeKind::Float], None).unwrap();
-            cuda::emit(&lowered, &Options::new(&expr)).unwrap().text
+            source::emit(&lowered, &Options::new(&expr)).unwrap().text
         })
         .collect();
     assert_eq!(emitted.len(), 1);
     let text = emitted.first().unwrap();
-    assert_eq!(text.matches("kf_exp(x_value)").count(), 1, "exp(x) is there once");
+    assert_eq!(text.matches("expf(x_value)").count(), 1, "exp(x) is there once");
     for name in ["x_value", "y_value", "table_data", "beta_param"] {
         assert!(text.contains(name), "{name}");
     }
@@ -255,11 +276,11 @@ fn kernels_that_cannot_be_emitted_are_refused_by_name() {
     let refused = |change: &dyn Fn(&mut Options)| {
         let mut options = Options::new(&expr);
         change(&mut options);
-        cuda::emit(&lowered, &options).unwrap_err().message().to_owned()
+        source::emit(&lowered, &options).unwrap_err().message().to_owned()
     };
     let name = refused(&|options| options.name = "two words".into());
     assert!(name.contains("\"two words\""), "{name}");
-    assert!(refused(&|options| options.name = "float".into()).contains("word of C++"));
+    assert!(refused(&|options| options.name = "float".into()).contains("no word or function"));
     assert!(refused(&|options| options.vector = Some(3)).contains("1, 2, 4, 8 or 16"));
     assert!(refused(&|options| options.dims = 0).contains("0 dimensions"));
     assert!(refused(&|options| options.inputs.clear()).contains("0 names for 2 inputs"));
@@ -271,7 +292,7 @@ fn kernels_that_cannot_be_emitted_are_refused_by_name() {
     let expr = Expr::parse(&sum.join(" + ")).unwrap();
     let lowered = Lowered::new(&expr, &[DType::F32; 9], &[], None).unwrap();
     let options = Options { layout: Layout::Strided, dims: 64, ..Options::new(&expr) };
-    let many = cuda::emit(&lowered, &options).unwrap_err();
+    let many = source::emit(&lowered, &options).unwrap_err();
     assert!(many.message().contains("4096"), "{many}");
 }
 
@@ -279,7 +300,7 @@ fn kernels_that_cannot_be_emitted_are_refused_by_name() {
 fn a_fault_names_its_input() {
     let expr = Expr::parse("x + table[index]").unwrap();
     let options = Options::new(&expr);
-    assert!(cuda::fault(0, &options).is_none());
-    assert!(cuda::fault(1, &options).unwrap().message().contains("negative power"));
-    assert!(cuda::fault(3, &options).unwrap().message().contains("\"table\""));
+    assert!(source::fault(0, &options).is_none());
+    assert!(source::fault(1, &options).unwrap().message().contains("negative power"));
+    assert!(source::fault(3, &options).unwrap().message().contains("\"table\""));
 }

@@ -1,0 +1,155 @@
+"""Launches of emitted OpenCL kernels: docs/opencl.md in Python."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+
+import keyfold as kf
+from tests.helpers.paths import ROOT
+
+OPTIONS = ("-cl-std=CL1.2",)
+# For many kernels: pocl compiles them in a third of the time.
+QUICK = (*OPTIONS, "-cl-opt-disable")
+SENTINEL = 0x5A
+
+
+class Device:
+    """The first OpenCL device, in a process of its own."""
+
+    def __init__(self, cache):
+        environment = {**os.environ, "POCL_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.helpers.opencl_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd=ROOT,
+        )
+        self.name = pickle.load(self.process.stdout)
+
+    def run(self, text, launches, options=OPTIONS):
+        """Runs the launches (name, arguments); returns each one's buffers, by argument."""
+        pickle.dump((text, options, launches), self.process.stdin)
+        self.process.stdin.flush()
+        answer = pickle.load(self.process.stdout)
+        assert not isinstance(answer, str), f"{answer}\n{text}"
+        return answer
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+
+def bits(array, dtype):
+    """An array in the form of a buffer: bfloat16 comes as float32."""
+    if dtype == "bfloat16":
+        return (array.view("uint32") >> 16).astype("uint16")
+    return array
+
+
+def division(size, wide):
+    """The magic number and the shift of quotients."""
+    shift = (size - 1).bit_length()
+    return (((1 << shift) - size) << (64 if wide else 32)) // size + 1, shift
+
+
+def words(shape, strides=None, dims=8):
+    """The struct of the strides, of all dimensions; without strides the struct of the shape."""
+    wide = int(np.prod(shape, dtype=object) > 2**31)
+    sizes = [*reversed(shape), *[1] * (dims - len(shape))]
+    pairs = [division(size, wide) for size in sizes]
+    all_words = [] if strides is None else [len(shape)]
+    all_words += [wide, *sizes, *(magic for magic, _ in pairs), *(shift for _, shift in pairs)]
+    for steps in strides or []:
+        all_words += [*reversed(steps), *[0] * (dims - len(shape))]
+    return struct(all_words)
+
+
+def struct(numbers):
+    """A struct of 64-bit words, which goes by value."""
+    packed = np.array([number % 2**64 for number in numbers], dtype="uint64")
+    return packed.view(f"V{packed.nbytes}")[0]
+
+
+class Buffer:
+    """A view's whole memory, with guard elements around it, and where its element 0 is."""
+
+    def __init__(self, view, dtype, skew=1):
+        base = view
+        while base.base is not None:
+            base = base.base
+        first = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        self.itemsize = base.itemsize // (2 if dtype == "bfloat16" else 1)
+        self.offset = skew + first // base.itemsize
+        self.strides = [step // base.itemsize for step in view.strides]
+        flat = bits(base.reshape(-1), dtype)
+        guards = np.full((skew + 3) * self.itemsize, SENTINEL, dtype="uint8")
+        cut = skew * self.itemsize
+        self.memory = np.concatenate([guards[:cut], flat.view("uint8"), guards[cut:]])
+        self.dtype, self.shape, self.skew = dtype, view.shape, skew
+
+    def elements(self, memory):
+        """The view's elements in this memory, which differs from the given one nowhere else."""
+        typed = "uint16" if self.dtype == "bfloat16" else self.dtype
+        steps = [step * self.itemsize for step in self.strides]
+        got = None
+        rest = []
+        for each in (memory.copy(), self.memory.copy()):
+            view = np.lib.stride_tricks.as_strided(
+                each.view(typed)[self.offset :], self.shape, steps
+            )
+            got = view.copy() if got is None else got
+            view[...] = np.zeros((), typed)
+            rest.append(each)
+        assert np.array_equal(*rest), "written outside of the result"
+        return (got.astype("uint32") << 16).view("float32") if self.dtype == "bfloat16" else got
+
+
+def launch(text, name, inputs, out, *, params=(), skew=1, parts=1, in_place=None, **options):
+    """The program's text, launches of its parts, and the result's buffer.
+
+    `inputs` has (view, dtype) by name, `out` is a view for the result and its dtype; `params` has
+    (name, NumPy scalar, kind).
+    """
+    expression = kf.Expression(text, inputs=list(inputs), params=[name for name, *_ in params])
+    source = expression.opencl(
+        {key: dtype for key, (_, dtype) in inputs.items()},
+        name=name,
+        out=out[1],
+        params={key: kind for key, _, kind in params},
+        in_place=in_place,
+        **options,
+    )
+    shape = out[0].shape
+    target = Buffer(*(inputs[in_place] if in_place else out), skew)
+    arguments = [target.memory, np.int64(target.offset)]
+    walked = [target.strides]
+    for key, (view, dtype) in inputs.items():
+        if key == in_place:
+            continue
+        buffer = Buffer(view, dtype, skew)
+        arguments += [buffer.memory, np.int64(buffer.offset)]
+        rank = expression.ranks[key]
+        if rank is None:
+            lacking = len(shape) - view.ndim
+            steps = [0] * lacking + buffer.strides
+            sizes = [1] * lacking + list(view.shape)
+            walked.append([0 if size == 1 else s for s, size in zip(steps, sizes, strict=True)])
+        elif rank > 0:
+            arguments.append(struct([*view.shape, *buffer.strides]))
+    arguments += [number for _, number, _ in params]
+    if options.get("layout") == "strided":
+        arguments.append(words(shape, walked))
+    if dims := max((int(d) + 1 for d in re.findall(r"index\((\d)\)", text)), default=0):
+        arguments.append(words(shape[-dims:], dims=dims))
+    count = int(np.prod(shape))
+    cuts = [count * part // parts for part in range(parts + 1)]
+    fault = [np.zeros(1, "uint32")] if "\n    __global uint* fault) {" in source else []
+    ranges = [[np.uint64(start), np.uint64(end - start)] for start, end in pairwise(cuts)]
+    return source, [(name, [*arguments, *part, *fault]) for part in ranges], target

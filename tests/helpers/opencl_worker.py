@@ -1,0 +1,86 @@
+"""A process that runs OpenCL kernels: reads pickled jobs from its input, writes pickled answers.
+
+A process of its own keeps the device's threads, and an abort of its compiler, out of the tests'
+process. A job is a program's text, the compiler's options and a list of launches; a launch is the
+kernel's name and its arguments: NumPy scalars, and arrays, which become buffers, one for each. The
+answer is the buffers' contents after all launches, by launch and argument.
+"""
+
+import os
+import pickle
+import sys
+import warnings
+
+
+def devices():
+    """All devices; pocl's, which are the same everywhere, before others."""
+    import pyopencl as cl
+
+    try:
+        platforms = cl.get_platforms()
+    except cl.LogicError:
+        return []
+    found = [device for platform in platforms for device in platform.get_devices()]
+    return sorted(found, key=lambda device: "Portable" not in device.platform.name)
+
+
+def run(context, queue, job):
+    import numpy as np
+    import pyopencl as cl
+
+    text, options, launches = job
+    program = cl.Program(context, text).build(options=list(options), cache_dir=False)
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    buffers = {}
+    for name, arguments in launches:
+        for given in arguments:
+            if isinstance(given, np.ndarray) and id(given) not in buffers:
+                buffers[id(given)] = cl.Buffer(context, flags, hostbuf=given)
+        passed = [buffers.get(id(given), given) for given in arguments]
+        # A grid smaller than most results: the kernel's loop takes several rounds.
+        cl.Kernel(program, name)(queue, (16,), (8,), *passed)
+    answers = []
+    for _, arguments in launches:
+        contents = {}
+        for at, given in enumerate(arguments):
+            if isinstance(given, np.ndarray):
+                contents[at] = np.empty_like(given)
+                cl.enqueue_copy(queue, contents[at], buffers[id(given)])
+        answers.append(contents)
+    return answers
+
+
+def serve(answers):
+    # The compiler's warnings fail a job.
+    warnings.simplefilter("error")
+    import pyopencl as cl
+
+    found = devices()
+    if not found:
+        return pickle.dump(None, answers)
+    context = cl.Context(found[:1])
+    queue = cl.CommandQueue(context)
+    pickle.dump(f"{found[0].name}, {found[0].version}", answers)
+    answers.flush()
+    while True:
+        try:
+            job = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return None
+        try:
+            answer = run(context, queue, job)
+        except (cl.Error, Warning) as error:
+            answer = f"{type(error).__name__}: {error}"
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def main():
+    # The answers have standard output to themselves.
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        serve(answers)
+
+
+if __name__ == "__main__":
+    main()
