@@ -142,7 +142,8 @@ def conformance(
 
     Args:
         device: the type of device, such as `"npu"`. Its first device is used.
-        mode: `"test"`, `"grad"` for gradients, or `"support"` for each operator once.
+        mode: `"test"`, `"grad"` for gradients, `"perf"` for times, or `"support"` for each operator
+            once.
         groups: the groups of cases; all by default.
         only: the only operator, such as `"aten::add"`.
         dtype: the only dtype.

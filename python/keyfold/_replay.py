@@ -75,6 +75,7 @@ def replay(graph: kf.Graph, device: str) -> ConformanceReport:
         "conforms": bool(graph.nodes) and not count["claimed but failed"],
         "cases": len(graph.nodes),
         "groups": [group],
+        "times": [],
         "findings": sorted(findings.values(), key=lambda finding: finding["verdict"]),
     }
     return ConformanceReport(json.dumps(report))

@@ -3,7 +3,7 @@
 use keyfold_core::{DType, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
-use crate::report::{Finding, Group, Report, Symptom, VERSION, Verdict};
+use crate::report::{Finding, Group, Report, Symptom, Timing, VERSION, Verdict};
 use crate::suite::{Mode, Options};
 
 /// What a report says that it is.
@@ -56,6 +56,15 @@ impl Report {
                 "count": finding.count,
             })
         });
+        let times = self.times.iter().map(|time| {
+            json!({
+                "operator": time.operator,
+                "dtype": time.dtype,
+                "microseconds_of_one": time.small,
+                "microseconds_of_many": time.large,
+                "copies": time.copies,
+            })
+        });
         let report = json!({
             "format": FORMAT,
             "version": VERSION,
@@ -68,6 +77,7 @@ impl Report {
             "cases": self.cases(),
             "groups": groups.collect::<Vec<_>>(),
             "findings": findings.collect::<Vec<_>>(),
+            "times": times.collect::<Vec<_>>(),
         });
         report.to_string()
     }
@@ -115,7 +125,19 @@ impl Report {
                 count: number(finding, "count")?,
             })
         });
+        let times =
+            value.get("times").and_then(Value::as_array).into_iter().flatten().map(|time| {
+                let float = |name: &str| time.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);
+                Ok(Timing {
+                    operator: text(time, "operator")?,
+                    dtype: text(time, "dtype")?,
+                    small: float("microseconds_of_one"),
+                    large: float("microseconds_of_many"),
+                    copies: float("copies"),
+                })
+            });
         Ok(Report {
+            times: times.collect::<Result<_>>()?,
             device: text(&value, "device")?,
             backend: text(&value, "backend")?,
             mode: text(&value, "mode")?,

@@ -34,6 +34,7 @@ mod json;
 mod memory;
 pub mod model;
 pub mod number;
+mod perf;
 mod process;
 pub mod report;
 mod run;
@@ -44,5 +45,5 @@ mod streams;
 mod suite;
 
 pub use process::{CHILD, assert_conforms, run_child, run_isolated};
-pub use report::{Finding, Group, Report, Symptom, Verdict};
+pub use report::{Finding, Group, Report, Symptom, Timing, Verdict};
 pub use suite::{Mode, Options, groups, run, run_with};

@@ -129,6 +129,21 @@ pub struct Group {
     pub milliseconds: u64,
 }
 
+/// The time of an operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// The operator.
+    pub operator: String,
+    /// The dtype.
+    pub dtype: String,
+    /// The microseconds of a call with tensors of one element.
+    pub small: f64,
+    /// The microseconds of a call with tensors of 256 by 1024 elements.
+    pub large: f64,
+    /// That time as a multiple of the time of a copy of the tensors' bytes on the device.
+    pub copies: f64,
+}
+
 /// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
@@ -146,6 +161,8 @@ pub struct Report {
     pub groups: Vec<Group>,
     /// The findings, failures first.
     pub findings: Vec<Finding>,
+    /// The times, in mode `perf`.
+    pub times: Vec<Timing>,
 }
 
 impl Report {
@@ -194,6 +211,7 @@ impl Report {
     pub fn merge(&mut self, other: Report) {
         self.groups.extend(other.groups);
         self.findings.extend(other.findings);
+        self.times.extend(other.times);
         self.findings.sort_by_key(|finding| finding.verdict);
     }
 }
@@ -301,6 +319,13 @@ impl fmt::Display for Report {
             }
         }
         self.fmt_lacking(f)?;
+        if !self.times.is_empty() {
+            let heads = ["1 element, us", "256x1024, us", "copies"];
+            writeln!(f, "\n{:<34} {:>14} {:>14} {:>9}", "operator", heads[0], heads[1], heads[2])?;
+        }
+        for Timing { operator, small, large, copies, .. } in &self.times {
+            writeln!(f, "{operator:<34} {small:>14.2} {large:>14.1} {copies:>9.1}")?;
+        }
         let verdict = match (self.conforms(), self.cases()) {
             (true, _) => "The backend conforms.",
             (false, 0) => "Nothing ran: that is no proof.",

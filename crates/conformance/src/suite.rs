@@ -14,7 +14,7 @@ use crate::report::{Finding, Group, Report, Symptom, Verdict};
 use crate::run::{Outcome, Target, described, run as run_case};
 use crate::sample::adds_up;
 use crate::shrink::reproducer;
-use crate::{errors, forced, grad, memory, stale, streams};
+use crate::{errors, forced, grad, memory, perf, stale, streams};
 
 /// What is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,19 +24,22 @@ pub enum Mode {
     Test,
     /// The gradients of every operator, against central differences of the reference.
     Grad,
+    /// The time of every operator, beside a copy on the device.
+    Perf,
     /// Every operator once with each dtype: what the backend offers, and why not the rest.
     Support,
 }
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 3] = [Mode::Test, Mode::Grad, Mode::Support];
+    pub const ALL: [Mode; 4] = [Mode::Test, Mode::Grad, Mode::Perf, Mode::Support];
 
     /// Returns the name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Test => "test",
             Mode::Grad => "grad",
+            Mode::Perf => "perf",
             Mode::Support => "support",
         }
     }
@@ -101,7 +104,7 @@ pub fn groups(mode: Mode) -> Vec<&'static str> {
     let families = families().into_iter().map(|(name, _)| name);
     match mode {
         Mode::Test => families.chain(["cache", "memory", "streams", "errors"]).collect(),
-        Mode::Grad | Mode::Support => families.collect(),
+        Mode::Grad | Mode::Perf | Mode::Support => families.collect(),
     }
 }
 
@@ -170,6 +173,7 @@ pub fn run_with(
         };
         match &*name {
             _ if options.mode == Mode::Grad => grad::check(&mut checks, &rows_of(options, &name)),
+            _ if options.mode == Mode::Perf => perf::check(&mut checks, &rows_of(options, &name)),
             "cache" => stale::check(&mut checks, options.seed),
             "memory" => memory::check(&mut checks),
             "streams" => streams::check(&mut checks),

@@ -65,6 +65,20 @@ fn the_cpus_gradients_are_right_and_all_is_supported() {
 }
 
 #[test]
+fn every_operator_of_a_family_is_timed() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    keyfold::init();
+    let groups = Some(vec!["linalg".to_owned()]);
+    let options = Options { mode: Mode::Perf, groups, ..Options::default() };
+    let report = run(DeviceType::CPU, &options).unwrap();
+    let [time] = &report.times[..] else { panic!("{report}") };
+    assert_eq!((&*time.operator, &*time.dtype), ("aten::matmul", "float32"));
+    assert!(time.small > 0.0 && time.large > 0.0 && time.copies > 0.0, "{report}");
+    assert!(report.to_string().contains("256x1024, us"), "{report}");
+    assert_eq!(Report::from_json(&report.to_json()).unwrap().times.len(), 1);
+}
+
+#[test]
 fn a_device_that_works_late_conforms_and_lacks_nothing() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     keyfold::init();

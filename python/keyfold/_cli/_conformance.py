@@ -17,7 +17,7 @@ __all__ = ["add", "run"]
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("device", metavar="DEVICE", help="the type of device, such as cpu")
-    parser.add_argument("--mode", default="test", help="test (default), grad, support")
+    parser.add_argument("--mode", default="test", help="test (default), grad, perf, support")
     parser.add_argument(
         "--group",
         action="append",
