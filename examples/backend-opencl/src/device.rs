@@ -1,0 +1,195 @@
+//! A device: its queues, its programs, and launches of their kernels.
+
+use std::ffi::c_void;
+
+use keyfold_plugin::{Error, Result};
+
+use crate::api::{self, Api, Handle};
+use crate::loader::{self, Found, check, device_number, device_text};
+use crate::program::{Kernel, Programs};
+use crate::stream::Stream;
+
+/// The number of a device's queues.
+pub const STREAMS: usize = 4;
+
+/// The environment variable with further options of the compiler.
+const OPTIONS: &str = "KEYFOLD_OPENCL_OPTIONS";
+
+/// A device.
+pub struct Device {
+    pub api: &'static Api,
+    pub context: Handle,
+    pub name: String,
+    pub float64: bool,
+    /// The work-items of a group in kernels of one dimension; `GROUP` in their sources.
+    pub group: usize,
+    max_allocation: u64,
+    pub streams: Vec<Stream>,
+    pub programs: Programs,
+}
+
+// SAFETY: OpenCL's functions on contexts may be called from any thread.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy)]
+pub enum Arg<'a> {
+    Buffer(Handle),
+    U64(u64),
+    I64(i64),
+    I32(i32),
+    /// A struct.
+    Bytes(&'a [u8]),
+}
+
+impl Device {
+    /// Returns a device with its queues.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn new(api: &'static Api, found: Found) -> Result<Device> {
+        let Found { id, context } = found;
+        let name = device_text(api, id, api::DEVICE_NAME);
+        let float64 = device_text(api, id, api::DEVICE_EXTENSIONS)
+            .split_ascii_whitespace()
+            .any(|extension| extension == "cl_khr_fp64");
+        let is_cpu = device_number(api, id, api::DEVICE_TYPE) & api::DEVICE_TYPE_CPU != 0;
+        let largest = device_number(api, id, api::DEVICE_MAX_WORK_GROUP_SIZE) as usize;
+        // A CPU's thread runs a group's work-items one after another.
+        let wanted: usize = if is_cpu { 64 } else { 256 };
+        let group = wanted.min(largest.max(1).next_power_of_two());
+        let rounding = device_number(api, id, api::DEVICE_SINGLE_FP_CONFIG)
+            & api::FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
+            != 0;
+        let rounding = if rounding { " -cl-fp32-correctly-rounded-divide-sqrt" } else { "" };
+        let own = std::env::var(OPTIONS).unwrap_or_default();
+        let options = format!("-cl-std=CL1.2 -DGROUP={group}{rounding} {own}");
+        let driver = device_text(api, id, api::DRIVER_VERSION);
+        let identity = format!("{name} {} {driver}", device_text(api, id, api::DEVICE_VERSION));
+        let streams = (0..STREAMS).map(|_| Stream::new(api, context, id));
+        let streams = streams.collect::<Result<Vec<Stream>>>()?;
+        Ok(Device {
+            api,
+            context,
+            float64,
+            group,
+            max_allocation: device_number(api, id, api::DEVICE_MAX_MEM_ALLOC_SIZE),
+            streams,
+            programs: Programs::new(api, (context, id), &options, &identity),
+            name,
+        })
+    }
+
+    pub fn stream(&self, number: u32) -> &Stream {
+        &self.streams[number as usize]
+    }
+
+    /// Allocates memory.
+    ///
+    /// # Errors
+    /// [`keyfold_plugin::ErrorKind::Memory`] if there is none left.
+    pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        if bytes as u64 > self.max_allocation {
+            return Err(Error::new(
+                keyfold_plugin::ErrorKind::Memory,
+                format!(
+                    "{bytes} bytes are more than {} allocates at once, {}",
+                    self.name, self.max_allocation
+                ),
+            ));
+        }
+        let mut status = 0;
+        // SAFETY: a live context, and no memory of the host.
+        let handle = unsafe {
+            (self.api.clCreateBuffer)(
+                self.context,
+                api::MEM_READ_WRITE,
+                bytes,
+                std::ptr::null_mut(),
+                &raw mut status,
+            )
+        };
+        loader::check(status, &format!("allocating {bytes} bytes on {}", self.name))?;
+        Ok(Buffer { api: self.api, handle, context: self.context })
+    }
+
+    /// Queues a kernel with groups of `local` work-items.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn launch(
+        &self,
+        kernel: &Kernel,
+        stream: &Stream,
+        args: &[Arg<'_>],
+        groups: [usize; 3],
+        local: [usize; 3],
+    ) -> Result<()> {
+        let global = [0, 1, 2].map(|dim| groups[dim] * local[dim]);
+        let _lock = kernel.lock();
+        for (index, arg) in (0_u32..).zip(args) {
+            let (size, value): (usize, *const c_void) = match arg {
+                Arg::Buffer(handle) => (size_of::<Handle>(), (&raw const *handle).cast()),
+                Arg::U64(number) => (8, (&raw const *number).cast()),
+                Arg::I64(number) => (8, (&raw const *number).cast()),
+                Arg::I32(number) => (4, (&raw const *number).cast()),
+                Arg::Bytes(bytes) => (bytes.len(), bytes.as_ptr().cast()),
+            };
+            // SAFETY: OpenCL copies the argument, of that size; others don't set this kernel's
+            // while the lock is held.
+            let status = unsafe { (self.api.clSetKernelArg)(kernel.handle, index, size, value) };
+            check(status, &format!("setting argument {index} of a kernel"))?;
+        }
+        // SAFETY: all arguments are set, and kernels stay inside the tensors that they are of.
+        let status = unsafe {
+            (self.api.clEnqueueNDRangeKernel)(
+                stream.queue,
+                kernel.handle,
+                3,
+                std::ptr::null(),
+                global.as_ptr(),
+                local.as_ptr(),
+                0,
+                std::ptr::null(),
+                std::ptr::null_mut(),
+            )
+        };
+        check(status, "queueing a kernel")
+    }
+
+    /// Queues a kernel of one dimension for at least that many work-items.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn launch_items(
+        &self,
+        kernel: &Kernel,
+        stream: &Stream,
+        args: &[Arg<'_>],
+        items: u64,
+    ) -> Result<()> {
+        let groups = items.div_ceil(self.group as u64) as usize;
+        self.launch(kernel, stream, args, [groups, 1, 1], [self.group, 1, 1])
+    }
+}
+
+/// The memory of a buffer. Once it is released, OpenCL frees it after the commands that use it.
+pub struct Buffer {
+    api: &'static Api,
+    pub handle: Handle,
+    pub context: Handle,
+}
+
+// SAFETY: OpenCL's functions on buffers may be called from any thread.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this buffer's own.
+        unsafe { (self.api.clReleaseMemObject)(self.handle) };
+    }
+}

@@ -1,0 +1,30 @@
+// Halves: bfloat16 is the upper half of a float. "To odd" rounds towards zero and sets the last bit
+// if anything was lost, so that rounding again to fewer bits is as good as rounding once.
+
+inline float from_bfloat16(ushort x) { return as_float((uint)x << 16); }
+
+inline float4 from_bfloat16_4(ushort4 x) { return as_float4(convert_uint4(x) << 16); }
+
+inline ushort to_bfloat16(float x) {
+    uint bits = as_uint(x);
+    if (isnan(x)) return (ushort)((bits >> 16) | 0x40);
+    return (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline ushort4 to_bfloat16_4(float4 x) {
+    return (ushort4)(to_bfloat16(x.s0), to_bfloat16(x.s1), to_bfloat16(x.s2), to_bfloat16(x.s3));
+}
+
+inline float ulong_to_odd(ulong x) {
+    if (x < (1UL << 24)) return (float)x;
+    // The upper 32 bits or so, of which a float holds 24.
+    int lost = 40 - (int)clz(x);
+    uint kept = (uint)(x >> lost);
+    if (x & ((1UL << lost) - 1)) kept |= 1;
+    return ldexp((float)kept, lost);
+}
+
+inline float long_to_odd(long x) {
+    float size = ulong_to_odd(x < 0 ? 0UL - (ulong)x : (ulong)x);
+    return x < 0 ? -size : size;
+}

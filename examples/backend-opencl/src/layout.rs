@@ -1,0 +1,96 @@
+//! Loops over tensors of one shape, with as few dimensions as possible.
+
+use keyfold_plugin::{Error, Result};
+
+/// The most dimensions of a kernel's loop. Its parameters have to fit the 1024 bytes that every
+/// device has for them.
+pub const MAX_RANK: usize = 12;
+
+/// A loop over `K` tensors: the size of each dimension, and each tensor's step along it in
+/// elements.
+#[derive(Clone, Debug)]
+pub struct Loop<const K: usize> {
+    pub rank: usize,
+    pub shape: [i64; MAX_RANK],
+    pub steps: [[i64; MAX_RANK]; K],
+}
+
+impl<const K: usize> Loop<K> {
+    /// Returns a loop without dimensions: one element.
+    pub fn new() -> Self {
+        Loop { rank: 0, shape: [1; MAX_RANK], steps: [[0; MAX_RANK]; K] }
+    }
+
+    /// Returns the loop over all dimensions of a shape. Neighbours in row-major order are joined
+    /// where every tensor's steps allow it.
+    ///
+    /// # Errors
+    /// More than [`MAX_RANK`] dimensions are left.
+    pub fn over(shape: &[i64], steps: [&[i64]; K]) -> Result<Self> {
+        let mut all = Loop::new();
+        for (dim, size) in shape.iter().enumerate() {
+            all.push(*size, steps.map(|steps| steps[dim]))?;
+        }
+        Ok(all)
+    }
+
+    /// Adds an innermost dimension.
+    ///
+    /// # Errors
+    /// As [`Loop::over`].
+    pub fn push(&mut self, size: i64, steps: [i64; K]) -> Result<()> {
+        if size == 1 {
+            return Ok(());
+        }
+        if let Some(last) = self.rank.checked_sub(1) {
+            if (0..K).all(|k| self.steps[k][last] == steps[k] * size) {
+                self.shape[last] *= size;
+                (0..K).for_each(|k| self.steps[k][last] = steps[k]);
+                return Ok(());
+            }
+        }
+        if self.rank == MAX_RANK {
+            return Err(Error::not_supported(format!(
+                "the tensors' strides need a loop over more than {MAX_RANK} dimensions"
+            )));
+        }
+        self.shape[self.rank] = size;
+        (0..K).for_each(|k| self.steps[k][self.rank] = steps[k]);
+        self.rank += 1;
+        Ok(())
+    }
+
+    /// Returns the number of elements.
+    pub fn numel(&self) -> u64 {
+        self.shape[..self.rank].iter().product::<i64>().cast_unsigned()
+    }
+
+    /// Returns the number of dimensions in a kernel's parameter, at least 1.
+    pub fn kernel_rank(&self) -> usize {
+        self.rank.max(1)
+    }
+
+    /// Appends a kernel's parameter: the shape, then the steps of the first tensors.
+    pub fn write_first(&self, tensors: usize, bytes: &mut Vec<u8>) {
+        let rank = self.kernel_rank();
+        for list in [&self.shape].into_iter().chain(&self.steps[..tensors]) {
+            list[..rank].iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
+        }
+    }
+
+    /// Returns whether a tensor's elements lie one after another, and whether it is one element.
+    pub fn is_flat(&self, k: usize) -> Option<Flat> {
+        match (self.rank, self.steps[k][0]) {
+            (0, _) | (1, 1) => Some(Flat::Contiguous),
+            (1, 0) => Some(Flat::Single),
+            _ => None,
+        }
+    }
+}
+
+/// How a kernel without strides reads a tensor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Flat {
+    Contiguous,
+    Single,
+}

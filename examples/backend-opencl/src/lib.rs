@@ -1,0 +1,232 @@
+//! OpenCL devices for keyfold, as a plugin: `device="opencl"`.
+//!
+//! - `api`, `loader`: OpenCL's functions, found at run time, and the devices behind them
+//! - `device`, `stream`, `event`: a device's queues, launches, and errors of what ran late
+//! - `program`, `cache`: programs compiled at first use, kept in memory and on disk
+//! - `types`, `layout`, `tensor`: elements and loops in OpenCL C
+//! - `memory`, `pointwise`, ...: copies, and the operations by group
+
+mod api;
+mod cache;
+mod device;
+mod event;
+mod index;
+mod layout;
+mod loader;
+mod matmul;
+mod memory;
+mod pointwise;
+mod positions;
+mod program;
+mod random;
+mod reduce;
+mod rows;
+mod stream;
+mod tensor;
+mod types;
+
+use keyfold_plugin::{
+    Backend, Content, DType, DeviceTensor, Error, Execution, Groups, Operation, Registrar, Result,
+};
+
+use crate::device::{Buffer, Device, STREAMS};
+use crate::event::Event;
+use crate::types::Type;
+
+keyfold_plugin::plugin!(register, needs = devices);
+
+fn register(host: &mut Registrar<'_>) -> Result<()> {
+    // Its functions are called as long as a buffer exists, so it is never freed.
+    let api: &'static api::Api = Box::leak(Box::new(loader::open()?));
+    let devices = loader::devices(api)?;
+    let devices = devices.into_iter().map(|found| Device::new(api, found));
+    host.device("opencl", OpenCl { devices: devices.collect::<Result<_>>()? })
+}
+
+/// The device type `opencl`.
+struct OpenCl {
+    devices: Vec<Device>,
+}
+
+impl OpenCl {
+    fn device(&self, number: u32) -> &Device {
+        &self.devices[number as usize]
+    }
+}
+
+/// An operation of a group, in the interface's own words.
+macro_rules! known {
+    ($name:expr, $($known:literal)*) => {
+        match $name {
+            $($known => Some($known),)*
+            _ => None,
+        }
+    };
+}
+
+/// Returns a primitive's name for the life of the process.
+fn primitive(name: &str) -> Option<&'static str> {
+    known!(name, "cast" "iota" "gather" "check" "add" "sub" "mul" "div" "neg" "abs" "sqrt" "exp"
+        "log" "sin" "cos" "floor" "equal" "less" "and" "or" "xor" "shift_left" "shift_right"
+        "where")
+}
+
+impl Backend for OpenCl {
+    type Buffer = Buffer;
+    type Event = Event;
+
+    fn device_count(&self) -> u32 {
+        self.devices.len() as u32
+    }
+
+    fn stream_count(&self) -> u32 {
+        STREAMS as u32
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        true
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::POINTWISE
+            | Groups::REDUCE
+            | Groups::ROWS
+            | Groups::LINALG
+            | Groups::INDEX
+            | Groups::RANDOM
+    }
+
+    fn allocate(&self, device: u32, bytes: usize, content: Content) -> Result<Buffer> {
+        let device = self.device(device);
+        let buffer = device.allocate(bytes)?;
+        if content == Content::Zeros {
+            // Usable at once on any stream, so this waits.
+            let stream = device.stream(0);
+            memory::fill_bytes(device, stream, &buffer, (0, bytes), &[0])?;
+            Event::record(device, stream)?.time()?;
+        }
+        Ok(buffer)
+    }
+
+    fn upload(&self, bytes: &[u8], target: &DeviceTensor<'_, Buffer>, stream: u32) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let stream = self.device(target.device()).stream(stream);
+        stream.write(bytes, target.buffer().handle, target.byte_offset())
+    }
+
+    fn download(
+        &self,
+        source: &DeviceTensor<'_, Buffer>,
+        bytes: &mut [u8],
+        stream: u32,
+    ) -> Result<()> {
+        let stream = self.device(source.device()).stream(stream);
+        stream.faults()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        stream.read(source.buffer().handle, source.byte_offset(), bytes)
+    }
+
+    fn copy(
+        &self,
+        source: &DeviceTensor<'_, Buffer>,
+        target: &DeviceTensor<'_, Buffer>,
+        stream: u32,
+    ) -> Result<()> {
+        let device = self.device(target.device());
+        let on = (device, device.stream(stream));
+        if source.buffer().context == device.context {
+            return memory::copy(on, source, source.buffer(), 0, target);
+        }
+        // Platforms don't know each other's memory: the bytes go through the host.
+        let (start, bytes) = memory::span(source);
+        let mut moved = vec![0; bytes];
+        self.device(source.device()).stream(0).read(source.buffer().handle, start, &mut moved)?;
+        let buffer = device.allocate(bytes.max(1))?;
+        on.1.write(&moved, buffer.handle, 0)?;
+        memory::copy(on, source, &buffer, start, target)
+    }
+
+    fn fill(&self, target: &DeviceTensor<'_, Buffer>, element: &[u8], stream: u32) -> Result<()> {
+        let device = self.device(target.device());
+        memory::fill(device, device.stream(stream), target, element)
+    }
+
+    fn synchronize(&self, device: u32) -> Result<()> {
+        let outcomes: Vec<Result<()>> =
+            self.device(device).streams.iter().map(stream::Stream::finish).collect();
+        outcomes.into_iter().collect()
+    }
+
+    fn record(&self, device: u32, stream: u32) -> Result<Event> {
+        let device = self.device(device);
+        Event::record(device, device.stream(stream))
+    }
+
+    fn wait(&self, device: u32, stream: u32, event: &Event) -> Result<()> {
+        let device = self.device(device);
+        event.hold(device, device.stream(stream))
+    }
+
+    fn is_done(&self, event: &Event) -> Result<bool> {
+        event.is_done()
+    }
+
+    fn elapsed(&self, start: &Event, end: &Event) -> Result<i64> {
+        Ok(end.time()? - start.time()?)
+    }
+
+    fn support(&self, operation: &Operation<'_>) -> Result<()> {
+        let real = |dtype: DType| {
+            let known = Type::of(dtype)
+                .ok_or_else(|| Error::not_supported(format!("it has no operations on {dtype}")))?;
+            let lacking = self.devices.iter().find(|device| !device.float64);
+            match lacking.filter(|_| known == Type::F64) {
+                Some(device) => {
+                    Err(Error::not_supported(format!("{} has no float64", device.name)))
+                }
+                None => Ok(known),
+            }
+        };
+        let inputs = operation.inputs().map(real).collect::<Result<Vec<Type>>>()?;
+        let output = real(operation.output())?;
+        let (name, first) = (operation.name(), inputs.first().copied().unwrap_or(output));
+        match operation.group() {
+            "pointwise" => pointwise::support(operation, &inputs, output),
+            "reduce" => reduce::support(name, first, output),
+            "rows" => rows::support(name, first, output),
+            "linalg" => matmul::support(name, first, output),
+            "index" => index::support(name, first),
+            "random" => random::support(name, output),
+            group => {
+                Err(Error::not_supported(format!("it has no operations of the group {group}")))
+            }
+        }
+    }
+
+    fn execute(&self, call: &Execution<'_, Buffer>) -> Result<()> {
+        let device = self.device(call.output(0)?.device());
+        let stream = device.stream(call.stream());
+        stream.note(call.operator());
+        match (call.group(), call.name()) {
+            ("pointwise", name) if primitive(name).is_some() => {
+                pointwise::execute(device, stream, call, primitive(name).unwrap_or_default())
+            }
+            ("reduce", _) => reduce::execute(device, stream, call),
+            ("rows", _) => rows::execute(device, stream, call),
+            ("linalg", "matmul") => matmul::execute(device, stream, call),
+            ("index", "positions") => positions::execute(device, stream, call),
+            ("index", _) => index::execute(device, stream, call),
+            ("random", _) => random::execute(device, stream, call),
+            (group, name) => Err(Error::not_supported(format!("it has no {name} of {group}"))),
+        }
+    }
+
+    fn count_true(&self, mask: &DeviceTensor<'_, Buffer>, stream: u32) -> Result<u64> {
+        let device = self.device(mask.device());
+        positions::count(device, device.stream(stream), mask)
+    }
+}

@@ -1,0 +1,167 @@
+"""examples/backend-opencl on pocl: a third party's device of a real interface."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keyfold as kf
+from tests.helpers import pocl
+from tests.helpers.paths import EXAMPLES, ROOT
+from tests.helpers.plugins import build
+
+if pocl.environment(ROOT) is None:
+    pytest.skip("pocl isn't installed: pyopencl's wheel has it", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The example's library."""
+    return build(EXAMPLES / "backend-opencl" / "Cargo.toml", tmp_path_factory.mktemp("opencl"))
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """The variables that the library reads, of this process, too."""
+    wanted = pocl.environment(tmp_path_factory.mktemp("pocl"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in wanted.items():
+            patch.setenv(name, value)
+        yield wanted
+
+
+@pytest.fixture(scope="module")
+def opencl(library, environment):
+    """The plugin."""
+    with kf.load_plugin(library) as plugin:
+        yield plugin
+
+
+def there(values):
+    return kf.asarray(values, device="opencl")
+
+
+def numbers(*shape, dtype="float32", seed=0):
+    made = np.random.default_rng(seed).standard_normal(shape) * 3
+    return made.astype(dtype)
+
+
+def same(function, *arrays, rtol=1e-5):
+    """Compares a function of tensors on the device with the CPU's."""
+    expected = np.asarray(function(*[kf.asarray(array) for array in arrays]))
+    result = function(*[there(array) for array in arrays])
+    assert str(result.device) == "opencl:0"
+    found = np.asarray(result.cpu())
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+
+
+def test_the_device_is_listed(opencl):
+    assert opencl.device_types == ["opencl"]
+    (row,) = [backend for backend in kf.backends() if backend.device_type == "opencl"]
+    assert row.groups == ("pointwise", "reduce", "rows", "linalg", "index", "random")
+
+
+def test_copies_of_every_layout(opencl):
+    x = numbers(6, 8, 5)
+    on = there(x)
+    views = [
+        lambda t: t,
+        lambda t: t[1:4, 2:6],
+        lambda t: t[:, :, 1],
+        lambda t: t[::-2, ::3],
+        lambda t: t.permute(2, 0, 1) if isinstance(t, kf.Tensor) else t.transpose(2, 0, 1),
+    ]
+    for view in views:
+        np.testing.assert_array_equal(np.asarray(view(on).cpu()), view(x))
+    target = there(np.zeros((8, 6), "float32"))
+    target[2:5, 1:5] = there(x[0, :3, :4])
+    expected = np.zeros((8, 6), "float32")
+    expected[2:5, 1:5] = x[0, :3, :4]
+    np.testing.assert_array_equal(np.asarray(target.cpu()), expected)
+
+
+def test_operators_agree_with_the_cpu(opencl):
+    x, y = numbers(7, 9), numbers(9, seed=1)
+    same(lambda a, b: kf.exp(a) * b, x, y)
+    same(lambda a: kf.where(a > 0, a, -a), x.T)
+    same(kf.argmax, x)
+    same(lambda a: kf.softmax(a, axis=-1), x)
+    same(kf.matmul, x, numbers(9, 4))
+    same(lambda a, at: a[at], x, np.array([2, -1, 0]))
+    same(lambda a: a[a > 1], x)
+    same(kf.abs, numbers(9, dtype="float16"), rtol=1e-3)
+
+
+def test_long_lanes_are_reduced_in_two_stages(opencl):
+    same(kf.sum, numbers(100_003))
+
+
+def test_random_numbers_are_the_cpus(opencl):
+    def drawn(device):
+        kf.manual_seed(7)
+        return np.asarray(kf.rand(1001, dtype="float32", device=device).cpu())
+
+    np.testing.assert_array_equal(drawn("opencl"), drawn("cpu"))
+
+
+def test_a_position_out_of_range_is_a_late_error(opencl):
+    x = there(numbers(3, 4))
+    taken = x[there(np.array([0, 7]))]
+    with pytest.raises(kf.IndexOutOfRange, match=r"aten::index.*position 7.*dimension 0"):
+        taken.cpu()
+    same(lambda a: a + 1, numbers(3))
+
+
+def test_gradients_and_vmap(opencl):
+    x, w = numbers(5, 4) / 10, numbers(4, 3, seed=2)
+
+    def loss(w, x):
+        return kf.sum(kf.exp(kf.matmul(x, w)))
+
+    same(kf.grad(loss), w, x)
+    same(lambda x: kf.vmap(lambda row: kf.sum(row * row))(x), x)
+
+
+# What is missing
+
+LOAD = "import sys, keyfold as kf; kf.load_plugin(sys.argv[1])"
+
+
+def loading(library, environment, **changes):
+    """What a new process says that loads the plugin with other variables."""
+    variables = os.environ | environment | changes
+    command = [sys.executable, "-c", LOAD, str(library)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+def test_no_loader_is_an_error_that_says_what_to_install(library, environment):
+    said = loading(library, environment, KEYFOLD_OPENCL="/nowhere/libOpenCL.so")
+    assert said.startswith("keyfold.LibraryLoadError: ")
+    assert "there is no OpenCL loader (" in said
+    assert "/nowhere/libOpenCL.so" in said
+    assert "ocl-icd-libopencl1" in said
+
+
+def test_another_library_is_no_loader(library, environment):
+    said = loading(library, environment, KEYFOLD_OPENCL="libm.so.6")
+    assert "libm.so.6 has no function clGetPlatformIDs: it isn't an OpenCL loader" in said
+
+
+def test_a_loader_without_a_driver_is_an_error(library, environment, tmp_path):
+    said = loading(library, environment, OCL_ICD_VENDORS=str(tmp_path))
+    assert "the OpenCL loader has no platform; install a device's driver" in said
+
+
+def test_a_program_with_an_error_is_shown_with_its_lines(library, environment):
+    program = f"{LOAD}; x = kf.asarray([1.0], device='opencl'); x + x"
+    variables = os.environ | environment | {"KEYFOLD_OPENCL_OPTIONS": "-DT_r=3 -Dkernel=kernal"}
+    command = [sys.executable, "-c", program, str(library)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert "the OpenCL program add doesn't compile: CL_BUILD_PROGRAM_FAILURE" in done.stderr
+    assert "| kernel __attribute__" in done.stderr
