@@ -202,7 +202,9 @@ impl Sampler {
                 | "aten::slice_scatter"
                 | "aten::cat",
                 "dim",
-            ) => plain(Value::Int(dim as i64 - if self.choice % 2 == 0 { rank as i64 } else { 0 })),
+            ) => plain(Value::Int(
+                dim as i64 - if self.choice.is_multiple_of(2) { rank as i64 } else { 0 },
+            )),
             ("aten::argmax" | "aten::argmin", "dim") => plain(match self.choice % 3 {
                 0 => Value::None,
                 _ if rank == 0 => Value::None,
@@ -228,13 +230,16 @@ impl Sampler {
                 let Some(Arg::Tensors(indices)) = args.get(1) else { return None };
                 // One of a group, broadcast over the dimensions behind it.
                 let mask = indices.iter().flatten().any(|one| one.array.dtype == DType::Bool);
-                let shape =
-                    if mask || self.choice % 2 == 0 { vec![] } else { vec![first[rank - 1]] };
+                let shape = if mask || self.choice.is_multiple_of(2) {
+                    vec![]
+                } else {
+                    vec![first[rank - 1]]
+                };
                 let shape = if indices.len() == 1 { shape } else { vec![] };
                 Some(Arg::Tensor(self.tensor(&shape)))
             }
             // Without it, of several values for one element any may stay.
-            (_, "accumulate") => plain(Value::Bool(self.choice % 2 == 0)),
+            (_, "accumulate") => plain(Value::Bool(self.choice.is_multiple_of(2))),
             ("aten::scatter_add", "src") => Some(Arg::Tensor(self.tensor(&first))),
             ("aten::index_add", "source") => {
                 let mut shape = first;

@@ -212,7 +212,7 @@ fn softmax(x: &Array, dim: usize, log: bool) -> Expected {
     let u = unit(accumulator(dtype));
     let size = x.shape.get(dim).copied().unwrap_or(1);
     let inner: usize = x.shape.iter().skip(dim + 1).product();
-    let lanes = if size == 0 { 0 } else { x.items.len() / size };
+    let lanes = x.items.len().checked_div(size).unwrap_or(0);
     let mut expected = Expected::empty(dtype, &x.shape);
     expected.array.items = vec![Number::Float(0.0); x.items.len()];
     expected.errors = vec![0.0; x.items.len()];
@@ -264,7 +264,7 @@ fn matmul(a: &Array, b: &Array) -> Expected {
     let is_bool = dtype == DType::Bool;
     for_each_index(&full, |index| {
         let (outer, (i, j)) = (&index[..batch.len()], (index[batch.len()], index[batch.len() + 1]));
-        let products = (0..k).map(|l| {
+        let mut products = (0..k).map(|l| {
             let x = a.broadcast_at(&[outer, &[i, l]].concat());
             let y = b.broadcast_at(&[outer, &[l, j]].concat());
             match (x, y) {
@@ -274,7 +274,7 @@ fn matmul(a: &Array, b: &Array) -> Expected {
             }
         });
         let (sum, sizes) = match is_bool {
-            true => (Number::Whole(products.map(Number::truth).any(|t| t).into()), 0.0),
+            true => (Number::Whole(products.any(Number::truth).into()), 0.0),
             false => total(products, dtype),
         };
         // Complex products are two each.
