@@ -13,9 +13,9 @@ help: ## this list
 	@printf 'keyfold: make COMMAND\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
 
-demo: ## train a digit classifier on operators of its own, and look inside
+demo: ## train a digit classifier on operators of its own, and look inside; DEVICE=opencl: there
 	@scripts/build.sh
-	@scripts/run.sh -m keyfold demo
+	@scripts/demo.sh $(DEVICE)
 
 test: ## everything: formatting, lints, Rust tests, loom, types, pytest, a short fuzzing
 	@scripts/test.sh lint rust python wheel fuzz

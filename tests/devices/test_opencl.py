@@ -18,6 +18,9 @@ if pocl.environment(ROOT) is None:
     pytest.skip("pocl isn't installed: pyopencl's wheel has it", allow_module_level=True)
 
 
+LOAD = "import sys, keyfold as kf; kf.load_plugin(sys.argv[1])"
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """The example's library."""
@@ -127,9 +130,44 @@ def test_gradients_and_vmap(opencl):
     same(lambda x: kf.vmap(lambda row: kf.sum(row * row))(x), x)
 
 
-# What is missing
+def test_streams_and_errors_conform(library, environment):
+    command = [sys.executable, "-m", "keyfold", "conformance", "opencl", "--load", str(library)]
+    command += ["--fraction", "0.02"]
+    for group in ("streams", "errors"):
+        command += ["--group", group]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("The backend conforms.\n"), done.stdout + done.stderr
 
-LOAD = "import sys, keyfold as kf; kf.load_plugin(sys.argv[1])"
+
+def test_training_is_as_accurate_as_on_the_cpu(library, environment):
+    script = EXAMPLES / "backend-opencl" / "train.py"
+    command = [sys.executable, str(script), str(library), "--epochs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["cpu", "opencl"]
+
+
+# Programs on disk
+
+
+def test_programs_are_kept_and_broken_ones_compiled_again(library, environment, tmp_path):
+    program = f"{LOAD}; x = kf.asarray([1.5], device='opencl'); print((x + x).cpu())"
+    variables = os.environ | {"KEYFOLD_OPENCL_CACHE": str(tmp_path / "programs")}
+
+    def kept():
+        command = [sys.executable, "-c", program, str(library)]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+        assert done.stdout == "Tensor([3.])\n"
+        return {path.name: path.read_bytes() for path in (tmp_path / "programs").iterdir()}
+
+    first = kept()
+    (name,) = first
+    (tmp_path / "programs" / name).write_bytes(first[name][:-20])
+    assert kept().keys() == first.keys()
+    assert len((tmp_path / "programs" / name).read_bytes()) > len(first[name]) - 20
+
+
+# What is missing
 
 
 def loading(library, environment, **changes):

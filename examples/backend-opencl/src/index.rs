@@ -20,12 +20,9 @@ const MAX_POSITIONS: usize = 8;
 ///
 /// # Errors
 /// Why it has none.
-pub fn support(name: &str, elements: Type) -> Result<()> {
+pub fn support(name: &str) -> Result<()> {
     match name {
         "positions" => Ok(()),
-        "put_add" | "scatter_add" if elements == Bool => {
-            Err(Error::not_supported(format!("its {name} isn't of bool")))
-        }
         name if NAMES.contains(&name) => Ok(()),
         name => Err(Error::not_supported(format!("it has no {name}"))),
     }
@@ -111,10 +108,12 @@ impl Indexing {
 }
 
 fn source(device: &Device, mode: u8, dtype: Type, ranks: usize, lists: usize) -> String {
-    let sum = match dtype {
-        float if float.is_float() => float.computed(),
-        I64 | U64 => "ulong",
-        _ => "uint",
+    // Integers wrap, so they are added as unsigned ones.
+    let (number, sum) = match dtype {
+        Bool => ("uint", "a | b"),
+        I64 | U64 => ("ulong", "a + b"),
+        float if float.is_float() => (float.computed(), "a + b"),
+        _ => ("uint", "a + b"),
     };
     let (mut places, mut given, mut place) = (String::new(), String::new(), String::from("p0"));
     for list in 0..lists {
@@ -127,7 +126,8 @@ fn source(device: &Device, mode: u8, dtype: Type, ranks: usize, lists: usize) ->
     }
     format!(
         "{}{}#define MODE {mode}\n#define RANK {ranks}\n#define POSITIONS {lists}\n\
-         #define SUM {sum}\n#define PLACES {places}\n#define GIVEN {given}\n\
+         inline {number} sum_of({number} a, {number} b) {{ return {sum}; }}\n\
+         #define PLACES {places}\n#define GIVEN {given}\n\
          #define PLACE(k) {place}\ntypedef struct {{ long at[POSITIONS]; }} Starts;\n{}",
         prelude(device.float64),
         dtype.define("x", dtype),

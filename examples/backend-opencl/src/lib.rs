@@ -199,7 +199,7 @@ impl Backend for OpenCl {
             "reduce" => reduce::support(name, first, output),
             "rows" => rows::support(name, first, output),
             "linalg" => matmul::support(name, first, output),
-            "index" => index::support(name, first),
+            "index" => index::support(name),
             "random" => random::support(name, output),
             group => {
                 Err(Error::not_supported(format!("it has no operations of the group {group}")))

@@ -52,8 +52,7 @@ void run(global T_x *pv, long av, global T_x *px, long ax, PLACES, Starts starts
         At at = first;
         locate(i, &inner, &at);
         if (!find(&at, &indexed, GIVEN, fault, tag)) continue;
-        C_x sum = (C_x)((SUM)LOAD_x(px, at.x) + (SUM)LOAD_x(pv, at.values));
-        STORE_x(px, at.x, sum);
+        STORE_x(px, at.x, (C_x)sum_of(LOAD_x(px, at.x), LOAD_x(pv, at.values)));
     }
 #else
     if (!find(&first, &indexed, GIVEN, fault, tag)) return;

@@ -1,0 +1,14 @@
+#!/bin/sh
+# The demo, `scripts/demo.sh`; on another device `scripts/demo.sh opencl`, beside the CPU.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+use_venv
+case ${1:-cpu} in
+    cpu) exec "$VENV/bin/python" -m keyfold demo ;;
+    opencl) ;;
+    *) die "no demo for the device $1; there are cpu, opencl" ;;
+esac
+find_cargo
+example=$ROOT/examples/backend-opencl
+"$CARGO" build --quiet --release --manifest-path "$example/Cargo.toml" --target-dir "$TARGET/opencl"
+exec "$VENV/bin/python" "$example/train.py" "$TARGET/opencl/release/libkeyfold_opencl.so"
