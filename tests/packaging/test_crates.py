@@ -28,7 +28,7 @@ ALLOWED = {
     "ops": {"core", "dispatch", "tensor", "expr", "layers", "backend"},
     "conformance": {"core", "dispatch", "tensor", "expr", "layers", "backend", "ops"},
     "plugin": set(),
-    "ffi": {"core", "dispatch", "tensor", "backend", "plugin"},
+    "ffi": {"core", "dispatch", "tensor", "expr", "backend", "plugin"},
     "keyfold": {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "cpu", "layers", "ops"),
         *("conformance", "plugin", "ffi"),

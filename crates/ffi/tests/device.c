@@ -1,5 +1,7 @@
 /* A device in C: memory of malloc behind handles, and a few operations on float32. -DCASE=... chooses
  * one thing that is wrong. */
+#include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +40,11 @@
 #define LONG_SPEC 26
 #define KERNEL_TWICE 27
 #define NO_COUNT 28
+#define COMPILES 29
+#define DOESNT_COMPILE 30
+#define NO_LAUNCH 31
+#define NO_POINTWISE 32
+#define COMPILES_OPENCL 33
 
 /* How often the device's data was dropped, and how many handles there are. */
 int dropped, handles;
@@ -147,6 +154,12 @@ static KeyfoldError *support(void *data, const KeyfoldOperation *op) {
         return NULL;
     if (is(op->group, "reduce") && is(op->name, "sum") && floats)
         return NULL;
+    if (is(op->group, "pointwise") && is(op->name, "expression")) {
+        int ints = op->output.code == kDLInt;
+        for (uint32_t i = 0; i < op->inputs; ++i)
+            ints &= op->input_dtypes[i].code == kDLInt;
+        return floats || ints ? NULL : error("NotSupported", "the board has float32 and integers");
+    }
     if (is(op->group, "rows") && floats && CASE == LIES)
         return NULL;
     if (is(op->group, "index") && is(op->name, "positions"))
@@ -202,6 +215,78 @@ static KeyfoldError *count_true(void *data, const DLTensor *mask, uint32_t strea
     return NULL;
 }
 
+/* Programs: the text as C++, compiled with the shims in the folder that -DSHIM=... names. */
+typedef struct Program {
+    void *library;
+    void (*run)(void **values);
+} Program;
+
+#ifndef SHIM
+#define SHIM "."
+#endif
+
+static KeyfoldError *compile(void *data, const KeyfoldSource *source, void **program) {
+    (void)data;
+    char folder[] = "/tmp/keyfold_device_XXXXXX", path[64], command[512], log[4096] = "";
+    if (!mkdtemp(folder))
+        return error("KernelFailed", "the board has no folder for programs");
+    snprintf(path, sizeof path, "%s/kernel.cc", folder);
+    FILE *file = fopen(path, "w");
+    fprintf(file, "#include \"%s_shim.h\"\n%.*s\n", CASE == COMPILES_OPENCL ? "opencl" : "cuda",
+            (int)source->text.len, source->text.data);
+    fprintf(file, "extern \"C\" void run(void** v) {\n    blockDim.x = gridDim.x = 1;\n    %.*s(",
+            (int)source->name.len, source->name.data);
+    for (uint32_t i = 0; i < source->parameters; ++i)
+        fprintf(file, "%s*(%.*s*)v[%u]", i ? ", " : "", (int)source->types[i].len,
+                source->types[i].data, i);
+    fprintf(file, CASE == DOESNT_COMPILE ? ") no such unit" : ");\n}\n");
+    fclose(file);
+    snprintf(command, sizeof command,
+             "c++ -std=c++17 -w -ffp-contract=off -shared -fPIC -I'%s' -o %s/kernel.so %s 2> %s/log",
+             SHIM, folder, path, folder);
+    int failed = system(command);
+    snprintf(path, sizeof path, "%s/log", folder);
+    if ((file = fopen(path, "r"))) {
+        log[fread(log, 1, sizeof log - 1, file)] = 0;
+        fclose(file);
+    }
+    snprintf(path, sizeof path, "%s/kernel.so", folder);
+    Program *made = malloc(sizeof *made);
+    if (!failed)
+        made->library = dlopen(path, RTLD_NOW);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    if (system(command) || failed) {
+        free(made);
+        return error("KernelFailed", log);
+    }
+    made->run = (void (*)(void **))dlsym(made->library, "run");
+    ++handles;
+    *program = made;
+    return NULL;
+}
+
+static void program_release(void *data, void *program) {
+    (void)data;
+    --handles;
+    dlclose(((Program *)program)->library);
+    free(program);
+}
+
+static KeyfoldError *launch(void *data, const KeyfoldLaunch *call) {
+    (void)data;
+    void *values[16], *pointers[16];
+    for (uint32_t i = 0; i < call->arguments; ++i) {
+        const KeyfoldArgument *value = call->values + i;
+        values[i] = (void *)value->value;
+        if (value->kind == kKeyfoldArgumentBuffer) {
+            pointers[i] = ((Block *)value->value)->memory + value->offset;
+            values[i] = pointers + i;
+        }
+    }
+    ((Program *)call->program)->run(values);
+    return NULL;
+}
+
 /* A kernel at the device's key: is the handle that it gets a block of this plugin? */
 static int block_bytes(void *handle, const TVMFFIAny *args, int32_t n, TVMFFIAny *result) {
     const KeyfoldCall *call = handle;
@@ -245,6 +330,17 @@ static KeyfoldError *register_plugin(const KeyfoldHost *table, KeyfoldRegistrar 
     case NO_EVENTS: d->flags = KEYFOLD_DEVICE_ASYNCHRONOUS; break;
     case HALF_EVENTS: d->record = record; break;
     case NO_COUNT: d->count_true = NULL; break;
+    case COMPILES:
+    case COMPILES_OPENCL:
+    case DOESNT_COMPILE:
+    case NO_LAUNCH:
+        d->flags = CASE == COMPILES_OPENCL ? KEYFOLD_DEVICE_OPENCL_C : KEYFOLD_DEVICE_CUDA_C;
+        d->compile = compile, d->program_release = program_release;
+        d->launch = CASE == NO_LAUNCH ? NULL : launch;
+        break;
+    case NO_POINTWISE:
+        d->flags = KEYFOLD_DEVICE_CUDA_C, d->groups = KEYFOLD_GROUP_REDUCE;
+        break;
     }
     if (CASE == NULL_SPEC)
         return host->device(registrar, NULL);

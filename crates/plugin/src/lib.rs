@@ -26,7 +26,8 @@
 //! - [`Args`], [`TensorView`], [`TensorMut`]: a kernel's arguments and outputs
 //! - [`Host`]: the host's functions: key set, calls, redispatch, new tensors
 //! - [`OwnedValue`], [`OwnedTensor`]: results of calls, released through the table
-//! - [`Backend`]: a device with memory and operations, for [`Registrar::device`]
+//! - [`Backend`]: a device with memory and operations, for [`Registrar::device`]; [`Compiler`]: one
+//!   that compiles whole expressions
 //! - [`Error`]: a kind and a message, or an error of the host passed through
 //!
 //! A panic of a kernel becomes an error of its call; therefore a plugin is compiled with unwinding
@@ -49,8 +50,8 @@ mod value;
 
 pub use args::Args;
 pub use backend::{
-    Backend, ByteOffsets, Content, DeviceTensor, Execution, Groups, Operation, Params, Statistics,
-    dims,
+    Argument, Backend, ByteOffsets, Compiler, Content, DeviceTensor, Execution, Groups, Language,
+    Launch, Operation, Params, Source, Statistics, dims,
 };
 pub use element::{Bool, Element, Plain};
 pub use error::{Error, ErrorKind, Result};

@@ -6,10 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
 use crate::abi::{
-    self, Any, CallFrame, FEATURE_DEVICES, HostRegistrar, HostTable, HostTable1, KernelSpec, Text,
+    self, Any, CallFrame, FEATURE_CUDA_C, FEATURE_DEVICES, FEATURE_OPENCL_C, HostRegistrar,
+    HostTable, HostTable1, KernelSpec, Text,
 };
 use crate::args::Args;
-use crate::backend::{self, Backend};
+use crate::backend::{self, Backend, Compiler, Language};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
 use crate::owned::{OwnedTensor, OwnedValue};
@@ -151,15 +152,35 @@ impl Registrar<'_> {
     /// refuses such hosts before anything runs); a name that is taken or no identifier; numbers of
     /// devices or streams out of range.
     pub fn device<B: Backend>(&mut self, name: &str, backend: B) -> Result<()> {
-        let Some(host) = self.table1.filter(|host| host.features & FEATURE_DEVICES != 0) else {
-            let (major, minor) = (self.table.abi_major, self.table.abi_minor);
-            return Err(Error::not_supported(format!(
-                "the device {name} needs a host with the feature devices of plugin ABI 1.1; this \
-                 host has {major}.{minor} without it"
-            )));
-        };
+        let host = self.host_with(name, FEATURE_DEVICES, "devices")?;
         // SAFETY: the host's registrar.
         unsafe { backend::register(host, self.registrar, name, backend) }
+    }
+
+    /// As [`device`](Registrar::device), for a backend that compiles whole expressions.
+    ///
+    /// # Errors
+    /// As [`device`](Registrar::device), and [`ErrorKind::NotSupported`] if the host has no
+    /// expressions in that language.
+    pub fn compiler<B: Compiler>(&mut self, name: &str, backend: B) -> Result<()> {
+        let (feature, called) = match backend.language() {
+            Language::CudaC => (FEATURE_CUDA_C, "expressions as CUDA C"),
+            Language::OpenClC => (FEATURE_OPENCL_C, "expressions as OpenCL C"),
+        };
+        let host = self.host_with(name, FEATURE_DEVICES | feature, called)?;
+        // SAFETY: the host's registrar.
+        unsafe { backend::register_compiler(host, self.registrar, name, backend) }
+    }
+
+    /// Returns the table of a host that has these features.
+    fn host_with(&self, device: &str, features: u64, called: &str) -> Result<&'static HostTable1> {
+        self.table1.filter(|host| host.features & features == features).ok_or_else(|| {
+            let (major, minor) = (self.table.abi_major, self.table.abi_minor);
+            Error::not_supported(format!(
+                "the device {device} needs a host with the feature {called} of plugin ABI 1.1; this \
+                 host has {major}.{minor} without it"
+            ))
+        })
     }
 }
 

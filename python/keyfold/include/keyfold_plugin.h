@@ -28,6 +28,8 @@ extern "C" {
 
 /* Bits of KeyfoldRequirements.features and KeyfoldHost.features. */
 #define KEYFOLD_FEATURE_DEVICES UINT64_C(1)
+#define KEYFOLD_FEATURE_CUDA_C UINT64_C(2)   /* devices with KEYFOLD_DEVICE_CUDA_C */
+#define KEYFOLD_FEATURE_OPENCL_C UINT64_C(4) /* devices with KEYFOLD_DEVICE_OPENCL_C */
 
 /* DLDevice.device_type of devices that plugins register: kDLExtDev. Its device_id is the type's number
  * times 256, plus the index. */
@@ -112,6 +114,9 @@ typedef struct KeyfoldKernel {
 
 /* KeyfoldDevice.flags: operations may run after their slots have returned. */
 #define KEYFOLD_DEVICE_ASYNCHRONOUS 1
+/* Instead of primitives, the device compiles whole expressions, from one of these languages. */
+#define KEYFOLD_DEVICE_CUDA_C 2
+#define KEYFOLD_DEVICE_OPENCL_C 4
 
 /* KeyfoldDevice.groups, with KeyfoldOperation.group. */
 #define KEYFOLD_GROUP_POINTWISE UINT64_C(1) /* "pointwise", KeyfoldPointwiseParams */
@@ -188,6 +193,36 @@ typedef struct KeyfoldStatistics {
     uint64_t limit;
 } KeyfoldStatistics;
 
+/* The kernel of an expression. */
+typedef struct KeyfoldSource {
+    uint32_t size;
+    uint32_t parameters;
+    KeyfoldText name;         /* has C linkage */
+    KeyfoldText text;         /* self-contained */
+    const KeyfoldText *types; /* of the parameters, in order */
+} KeyfoldSource;
+
+/* KeyfoldArgument.kind */
+enum { kKeyfoldArgumentBytes = 0, kKeyfoldArgumentBuffer = 1 };
+
+typedef struct KeyfoldArgument {
+    uint32_t kind;
+    uint32_t size;     /* of the bytes; 0 for a buffer */
+    const void *value; /* the bytes, or the buffer's handle */
+    uint64_t offset;   /* of the pointer from the buffer's start, in bytes */
+} KeyfoldArgument;
+
+typedef struct KeyfoldLaunch {
+    uint32_t size;
+    uint32_t arguments;
+    uint32_t device;
+    uint32_t stream;
+    void *program;
+    KeyfoldText op;
+    const KeyfoldArgument *values;
+    uint64_t elements; /* any grid computes all of them */
+} KeyfoldLaunch;
+
 /* A device type: its functions ("slots") get `data` first. They are called from any thread, several at a
  * time. DLTensor.data is a handle of `allocate`, byte_offset the distance of element zero from the
  * buffer's start; strides are never NULL. The elements of memory slots are unsigned integers of the
@@ -237,6 +272,12 @@ typedef struct KeyfoldDevice {
     KeyfoldError *(*execute)(void *data, const KeyfoldExecution *call);
     /* May be NULL if `support` refuses "positions". Waits for the stream's operations. */
     KeyfoldError *(*count_true)(void *data, const DLTensor *mask, uint32_t stream, uint64_t *count);
+
+    /* All three are needed with a language in `flags`. Before, `support` is asked for "expression" of
+     * the group "pointwise", with all dtypes in which elements are read or computed as inputs. */
+    KeyfoldError *(*compile)(void *data, const KeyfoldSource *source, void **program);
+    void (*program_release)(void *data, void *program);
+    KeyfoldError *(*launch)(void *data, const KeyfoldLaunch *launch);
 } KeyfoldDevice;
 
 /* ---- The host's functions -------------------------------------------------------------------- */

@@ -27,7 +27,9 @@ pub(crate) fn compiled(source: &str, case: &str) -> PathBuf {
     let stem = Path::new(source).file_stem().unwrap().to_str().unwrap();
     let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{stem}_{case}.so"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
-    compile(&source, &library, &[&format!("-DCASE={case}")]);
+    // The shim that CUDA C compiles with as C++, for devices that compile expressions.
+    let shim = concat!("-DSHIM=\"", env!("CARGO_MANIFEST_DIR"), "/../expr/tests/shim\"");
+    compile(&source, &library, &[&format!("-DCASE={case}"), shim]);
     library
 }
 

@@ -1,14 +1,16 @@
 //! Devices of plugins: one in C that works (`device.c`), and the same with one mistake each.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams};
 use keyfold_backend::{
-    Launch, Offer, Operation, Pointwise, Reason, ReduceParams, RowParams, backend, backends,
+    GpuBackend, Launch, Offer, Operation, Pointwise, PointwiseKernel, Reason, ReduceParams,
+    RowParams, backend, backends, prepare,
 };
-use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Shape};
+use keyfold_core::{DType, DTypeKind, Device, DeviceType, Error, ErrorKind, Shape};
 use keyfold_dispatch::Dispatcher;
+use keyfold_expr::{Expr, Lowered, Names};
 use keyfold_ffi::plugin::{self, Plugin};
 use keyfold_tensor::device::{StreamId, memory_of};
 use keyfold_tensor::{Tensor, Value};
@@ -207,6 +209,8 @@ fn a_spec_with_a_mistake_is_refused_with_what_would_be_right() {
             &["record, event_release, wait, is_done, elapsed are null; devices that are"],
         ),
         ("HALF_EVENTS", &["event_release, wait, is_done, elapsed are null"]),
+        ("NO_LAUNCH", &["the slots launch are null; devices that compile expressions need them"]),
+        ("NO_POINTWISE", &["lacks the group pointwise"]),
         ("FEATURE", &["features", "0x10000000000", "has: devices"]),
         ("RANGE", &["keyfold_plugin_requirements are at fault: 8 bytes", "24 bytes"]),
         ("TOO_NEW", &["version 1.5 of the plugin ABI", "has 1.1", "newer keyfold"]),
@@ -320,4 +324,92 @@ fn panics_of_a_backend_are_errors_that_name_plugin_and_slot() {
     // The buffers' drop panics, too, which nothing can report.
     drop((x, out));
     assert!(plugin.close());
+}
+
+/// A loaded device that compiles expressions, and the backend.
+fn compiling(case: &str) -> (Loaded, Arc<dyn GpuBackend>) {
+    let loaded = loaded(case);
+    let backend = backend(board(1)).unwrap();
+    (loaded, backend)
+}
+
+fn prepared(
+    backend: &Arc<dyn GpuBackend>,
+    text: &str,
+    (inputs, params): (&[(&str, DType)], &[&str]),
+) -> Offer<Arc<dyn PointwiseKernel>> {
+    let names = inputs.iter().fold(Names::new(), |names, (name, _)| names.input(*name));
+    let names = params.iter().fold(names, |names, name| names.param(*name));
+    let expr = Expr::parse_with(text, &names).unwrap();
+    let kinds = vec![DTypeKind::Float; params.len()];
+    let dtypes: Vec<DType> = inputs.iter().map(|(_, dtype)| *dtype).collect();
+    prepare(backend, &Lowered::new(&expr, &dtypes, &kinds, None).unwrap())
+}
+
+#[test]
+fn a_device_may_compile_whole_expressions() {
+    let (loaded, backend) = compiling("COMPILES");
+    // SAFETY: a library of the test's own.
+    let library = unsafe { libloading::Library::new(loaded.plugin.path()) }.unwrap();
+    let types = (&[("x", DType::F32), ("y", DType::F32)][..], &["beta"][..]);
+    let kernel = prepared(&backend, "x * y + beta", types).kernel().unwrap();
+    let x = on(board(1), &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
+    let y = on(board(1), &[1.0, 10.0, 100.0], &[3]);
+    let out = empty(&[2, 3], DType::F32);
+    let all = x.copy().unwrap();
+    // SAFETY: nothing else accesses the output.
+    unsafe { kernel.run(&[&x, &all], &[0.5.into()], &out) }.unwrap();
+    assert_eq!(out.to_vec::<f32>().unwrap(), [1.5, 4.5, 9.5, 16.5, 25.5, 36.5]);
+    // Broadcast, by strides, and into the memory of the first input.
+    // SAFETY: as above.
+    unsafe { kernel.run(&[&x, &y], &[0.5.into()], &x) }.unwrap();
+    assert_eq!(x.to_vec::<f32>().unwrap(), [1.5, 20.5, 300.5, 4.5, 50.5, 600.5]);
+    let Offer::No(reason) = prepared(&backend, "exp(x)", (&[("x", DType::F64)], &[])) else {
+        panic!()
+    };
+    assert_eq!(reason.to_string(), "the board has float32 and integers");
+
+    let power = prepared(&backend, "i ** j", (&[("i", DType::I64), ("j", DType::I64)], &[]))
+        .kernel()
+        .unwrap();
+    let whole = |items: &[i64]| {
+        Tensor::from_slice(items, &[items.len()]).unwrap().to_device(board(1)).unwrap()
+    };
+    let (i, powers) = (whole(&[2, 3]), empty(&[2], DType::I64));
+    // SAFETY: as above.
+    unsafe { power.run(&[&i, &whole(&[3, 4])], &[], &powers) }.unwrap();
+    assert_eq!(powers.to_vec::<i64>().unwrap(), [8, 81]);
+    // SAFETY: as above.
+    let error = unsafe { power.run(&[&i, &whole(&[3, -1])], &[], &powers) }.unwrap_err();
+    says(&error, ErrorKind::Value, &["negative power"]);
+    drop((kernel, power, x, y, out, all, i, powers));
+    // Programs and buffers are released.
+    // SAFETY: its counter is an int, which no thread writes now.
+    assert_eq!(unsafe { **library.get::<*const i32>(b"handles\0").unwrap() }, 0);
+}
+
+#[test]
+fn a_text_that_doesnt_compile_is_shown_with_its_line() {
+    let (_loaded, backend) = compiling("DOESNT_COMPILE");
+    let kernel = prepared(&backend, "x + 1", (&[("x", DType::F32)], &[])).kernel().unwrap();
+    let (x, out) = (on(board(1), &[1.0], &[1]), empty(&[1], DType::F32));
+    // SAFETY: nothing else accesses the output.
+    let error = unsafe { kernel.run(&[&x], &[], &out) }.unwrap_err();
+    let parts =
+        ["kernel.cc:", "error: ", "no such unit", "device board", "compile of an expression"];
+    says(&error, ErrorKind::KernelFailed, &parts);
+}
+
+#[test]
+fn opencl_gets_buffers_with_their_offsets_beside_them() {
+    let (_loaded, backend) = compiling("COMPILES_OPENCL");
+    let kernel = prepared(&backend, "x + 0.5", (&[("x", DType::F32)], &[])).kernel().unwrap();
+    let (x, out) = (on(board(1), &[1.0, 2.0, 3.0], &[3]), empty(&[4], DType::F32));
+    let tail = |tensor: &Tensor, from| {
+        let strides = tensor.strides().clone();
+        Tensor::from_parts(tensor.buffer().clone(), Shape::new(&[2]).unwrap(), strides, from)
+    };
+    // SAFETY: nothing else accesses the output.
+    unsafe { kernel.run(&[&tail(&x, 1).unwrap()], &[], &tail(&out, 2).unwrap()) }.unwrap();
+    assert_eq!(out.to_vec::<f32>().unwrap()[2..], [2.5, 3.5]);
 }

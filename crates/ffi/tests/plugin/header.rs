@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use keyfold_plugin::abi::device::{
-    self, DeviceSpec, DeviceStatistics, Execution, IndexParams, Operation, PointwiseParams,
-    RandomParams, ReduceParams, RowParams,
+    self, Argument, DeviceSpec, DeviceStatistics, Execution, IndexParams, Launch, Operation,
+    PointwiseParams, RandomParams, ReduceParams, RowParams, Source,
 };
 use keyfold_plugin::abi::{
     self, CallFrame, Descriptor, HostTable, HostTable1, IntSlice, KernelSpec, Requirements, Text,
@@ -143,6 +143,38 @@ fn layouts() -> String {
     );
     same_layout!(
         out,
+        Source,
+        "KeyfoldSource",
+        size = "size",
+        parameters = "parameters",
+        name = "name",
+        text = "text",
+        types = "types"
+    );
+    same_layout!(
+        out,
+        Argument,
+        "KeyfoldArgument",
+        kind = "kind",
+        size = "size",
+        value = "value",
+        offset = "offset"
+    );
+    same_layout!(
+        out,
+        Launch,
+        "KeyfoldLaunch",
+        size = "size",
+        arguments = "arguments",
+        device = "device",
+        stream = "stream",
+        program = "program",
+        operator = "op",
+        values = "values",
+        elements = "elements"
+    );
+    same_layout!(
+        out,
         DeviceSpec,
         "KeyfoldDevice",
         size = "size",
@@ -170,7 +202,10 @@ fn layouts() -> String {
         set_limit = "set_limit",
         support = "support",
         execute = "execute",
-        count_true = "count_true"
+        count_true = "count_true",
+        compile = "compile",
+        program_release = "program_release",
+        launch = "launch"
     );
     same_layout!(
         out,
@@ -208,6 +243,12 @@ fn layouts() -> String {
         ("KEYFOLD_PLUGIN_MAJOR", abi::ABI_MAJOR.into()),
         ("KEYFOLD_PLUGIN_MINOR", abi::ABI_MINOR.into()),
         ("KEYFOLD_FEATURE_DEVICES", abi::FEATURE_DEVICES),
+        ("KEYFOLD_FEATURE_CUDA_C", abi::FEATURE_CUDA_C),
+        ("KEYFOLD_FEATURE_OPENCL_C", abi::FEATURE_OPENCL_C),
+        ("KEYFOLD_DEVICE_CUDA_C", device::DEVICE_CUDA_C.into()),
+        ("KEYFOLD_DEVICE_OPENCL_C", device::DEVICE_OPENCL_C.into()),
+        ("kKeyfoldArgumentBytes", device::ARGUMENT_BYTES.into()),
+        ("kKeyfoldArgumentBuffer", device::ARGUMENT_BUFFER.into()),
         ("kDLExtDev", abi::DEVICE_USER as u64),
         ("kKeyfoldInts", abi::INTS as u64),
         ("kKeyfoldReturnsNothing", abi::RETURNS_NOTHING as u64),
@@ -246,5 +287,5 @@ fn the_layouts_of_the_first_version_are_frozen() {
     assert_eq!(std::mem::offset_of!(HostTable1, features), size_of::<HostTable>());
     assert_eq!((size_of::<Descriptor>(), size_of::<KernelSpec>()), (56, 80));
     assert_eq!(size_of::<CallFrame>(), 64);
-    assert_eq!((size_of::<Requirements>(), size_of::<DeviceSpec>()), (24, 200));
+    assert_eq!((size_of::<Requirements>(), size_of::<DeviceSpec>()), (24, 224));
 }

@@ -28,7 +28,8 @@
 //! # Slots that are null
 //! `allocate`, `release`, `upload`, `download`, `copy`, `fill` and `synchronize` are required;
 //! `support` and `execute` too if [`DeviceSpec::groups`] isn't 0; the five slots of events too if
-//! the device is asynchronous or has several streams. The host refuses a spec without them. Events
+//! the device is asynchronous or has several streams; `compile`, `program_release` and `launch` too
+//! with [`DEVICE_CUDA_C`] or [`DEVICE_OPENCL_C`], of which a device has one. The host refuses a spec without them. Events
 //! of other devices are the host's, and have the times of its clock. Of the others, `count_true` is
 //! `NotSupported` if it is null; the rest document what the host does then.
 //!
@@ -45,6 +46,13 @@ use super::{DLDataType, DLTensor, HostError, Text};
 
 /// [`DeviceSpec::flags`]: operations may run after their slots have returned.
 pub const DEVICE_ASYNCHRONOUS: u32 = 1;
+
+/// [`DeviceSpec::flags`]: instead of primitives, the device compiles whole expressions from CUDA C.
+/// It needs [`FEATURE_CUDA_C`](super::FEATURE_CUDA_C).
+pub const DEVICE_CUDA_C: u32 = 2;
+/// [`DeviceSpec::flags`]: as [`DEVICE_CUDA_C`], from OpenCL C. Buffers are arguments without offset,
+/// which is another parameter. It needs [`FEATURE_OPENCL_C`](super::FEATURE_OPENCL_C).
+pub const DEVICE_OPENCL_C: u32 = 4;
 
 /// [`DeviceSpec::groups`]: the 24 primitives that every expression is composed of.
 pub const GROUP_POINTWISE: u64 = 1;
@@ -163,6 +171,75 @@ pub struct DeviceSpec {
     /// stream's earlier operations. Called before `positions` of the group index.
     pub count_true:
         Option<unsafe extern "C" fn(*mut c_void, *const DLTensor, u32, *mut u64) -> *mut HostError>,
+
+    /// Compiles the kernel of an expression, which the host keeps: source, program to set, a pointer
+    /// that isn't null. Before, `support` was asked for `expression` of the group pointwise: its
+    /// inputs are all dtypes in which elements are read or computed. The error of a text that
+    /// doesn't compile should have the compiler's messages.
+    pub compile: Option<
+        unsafe extern "C" fn(*mut c_void, *const Source, *mut *mut c_void) -> *mut HostError,
+    >,
+    /// Releases a program. Queued launches of it still run.
+    pub program_release: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
+    /// Runs a program, or queues it on the stream.
+    pub launch: Option<unsafe extern "C" fn(*mut c_void, *const Launch) -> *mut HostError>,
+}
+
+/// The kernel of an expression as text.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Source {
+    /// The size of this struct, in bytes.
+    pub size: u32,
+    /// The number of the kernel's parameters.
+    pub parameters: u32,
+    /// The kernel's name, which has C linkage.
+    pub name: Text,
+    /// The self-contained text.
+    pub text: Text,
+    /// The parameters' types in the text, in order.
+    pub types: *const Text,
+}
+
+/// [`Argument::kind`]: bytes, passed by value.
+pub const ARGUMENT_BYTES: u32 = 0;
+/// [`Argument::kind`]: a pointer into a buffer of the device.
+pub const ARGUMENT_BUFFER: u32 = 1;
+
+/// The value of a kernel's parameter.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Argument {
+    /// One of the `ARGUMENT_` numbers.
+    pub kind: u32,
+    /// The number of bytes; 0 for a buffer.
+    pub size: u32,
+    /// The bytes, or the buffer's handle.
+    pub value: *const c_void,
+    /// The distance of the pointer from the buffer's start, in bytes.
+    pub offset: u64,
+}
+
+/// A call of [`DeviceSpec::launch`]. The kernel computes all elements with any grid.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Launch {
+    /// The size of this struct, in bytes.
+    pub size: u32,
+    /// The number of arguments.
+    pub arguments: u32,
+    /// The index of the device.
+    pub device: u32,
+    /// The stream of the device.
+    pub stream: u32,
+    /// The program of [`DeviceSpec::compile`].
+    pub program: *mut c_void,
+    /// As [`Execution::operator`].
+    pub operator: Text,
+    /// A value for each parameter.
+    pub values: *const Argument,
+    /// The number of elements.
+    pub elements: u64,
 }
 
 /// A question to [`DeviceSpec::support`]. Groups and names are those of the host's documentation;

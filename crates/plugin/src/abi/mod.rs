@@ -43,8 +43,16 @@ pub const REQUIREMENTS_SYMBOL: &[u8] = b"keyfold_plugin_requirements\0";
 
 /// Feature bit: [`HostTable1::device`] and the module [`device`].
 pub const FEATURE_DEVICES: u64 = 1;
+/// Feature bit: devices that compile whole expressions from CUDA C, [`device::DEVICE_CUDA_C`].
+pub const FEATURE_CUDA_C: u64 = 2;
+/// Feature bit: devices that compile whole expressions from OpenCL C, [`device::DEVICE_OPENCL_C`].
+pub const FEATURE_OPENCL_C: u64 = 4;
 /// The features of this version, with their names.
-pub const FEATURES: [(u64, &str); 1] = [(FEATURE_DEVICES, "devices")];
+pub const FEATURES: [(u64, &str); 3] = [
+    (FEATURE_DEVICES, "devices"),
+    (FEATURE_CUDA_C, "expressions as CUDA C"),
+    (FEATURE_OPENCL_C, "expressions as OpenCL C"),
+];
 
 /// An opaque error of the host.
 #[repr(C)]

@@ -90,15 +90,17 @@
 //! ```
 
 mod execution;
+mod program;
 mod slots;
 mod tensor;
 #[cfg(test)]
 mod tests;
 
 pub use execution::{Execution, Operation, Params, dims};
+pub use program::{Argument, Compiler, Language, Launch, Source};
 pub use tensor::{ByteOffsets, DeviceTensor};
 
-pub(crate) use slots::register;
+pub(crate) use slots::{register, register_compiler};
 
 use crate::abi::device as abi;
 use crate::error::{Error, Result};

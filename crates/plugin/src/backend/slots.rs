@@ -4,7 +4,10 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
-use super::{Backend, Content, DeviceTensor, Execution, Operation, Statistics};
+use super::{
+    Backend, Compiler, Content, DeviceTensor, Execution, Language, Launch, Operation, Source,
+    Statistics,
+};
 use crate::abi::device::{self as abi, DeviceSpec, DeviceStatistics};
 use crate::abi::{DLTensor, HostError, HostRegistrar, HostTable1, Text};
 use crate::error::{Error, Result};
@@ -28,9 +31,46 @@ pub(crate) unsafe fn register<B: Backend>(
     name: &str,
     backend: B,
 ) -> Result<()> {
+    let spec = spec(host, name, backend);
+    // SAFETY: the table's function, with the host's registrar; the host takes ownership of the data
+    // in any case.
+    unsafe { Error::from_host(&host.base, (host.device)(registrar, &raw const spec)) }
+}
+
+/// Registers a backend that compiles expressions.
+///
+/// # Errors
+/// The host's.
+///
+/// # Safety
+/// The host's registrar.
+pub(crate) unsafe fn register_compiler<B: Compiler>(
+    host: &'static HostTable1,
+    registrar: *mut HostRegistrar,
+    name: &str,
+    backend: B,
+) -> Result<()> {
+    let language = match backend.language() {
+        Language::CudaC => abi::DEVICE_CUDA_C,
+        Language::OpenClC => abi::DEVICE_OPENCL_C,
+    };
+    let plain = spec(host, name, backend);
+    let spec = DeviceSpec {
+        flags: plain.flags | language,
+        compile: Some(compile::<B>),
+        program_release: Some(program_release::<B>),
+        launch: Some(launch::<B>),
+        ..plain
+    };
+    // SAFETY: as in `register`.
+    unsafe { Error::from_host(&host.base, (host.device)(registrar, &raw const spec)) }
+}
+
+/// Returns the spec of a backend, which owns it.
+fn spec<B: Backend>(host: &'static HostTable1, name: &str, backend: B) -> DeviceSpec {
     let has_events = backend.is_asynchronous() || backend.stream_count() > 1;
     let groups = backend.groups().0;
-    let spec = DeviceSpec {
+    DeviceSpec {
         size: size_of::<DeviceSpec>() as u32,
         flags: if backend.is_asynchronous() { abi::DEVICE_ASYNCHRONOUS } else { 0 },
         name: Text::new(name),
@@ -57,10 +97,10 @@ pub(crate) unsafe fn register<B: Backend>(
         support: (groups != 0).then_some(support::<B>),
         execute: (groups != 0).then_some(execute::<B>),
         count_true: Some(count_true::<B>),
-    };
-    // SAFETY: the table's function, with the host's registrar; the host takes ownership of the data
-    // in any case.
-    unsafe { Error::from_host(&host.base, (host.device)(registrar, &raw const spec)) }
+        compile: None,
+        program_release: None,
+        launch: None,
+    }
 }
 
 /// Runs a slot: returns null for success.
@@ -337,5 +377,36 @@ unsafe extern "C" fn count_true<B: Backend>(
             count.write(backend.count_true(&mask, stream)?);
             Ok(())
         })
+    }
+}
+
+unsafe extern "C" fn compile<B: Compiler>(
+    data: *mut c_void,
+    source: *const abi::Source,
+    program: *mut *mut c_void,
+) -> *mut HostError {
+    // SAFETY: the spec's data, the host's source and a writable place.
+    unsafe {
+        let source = Source::new(&*source);
+        slot(data, |backend: &B| {
+            program.write(Box::into_raw(Box::new(backend.compile(&source)?)).cast());
+            Ok(())
+        })
+    }
+}
+
+unsafe extern "C" fn program_release<B: Compiler>(_data: *mut c_void, program: *mut c_void) {
+    // SAFETY: a program of `compile`, not used any more.
+    unsafe { drop_boxed::<B::Program>(program) }
+}
+
+unsafe extern "C" fn launch<B: Compiler>(
+    data: *mut c_void,
+    call: *const abi::Launch,
+) -> *mut HostError {
+    // SAFETY: the spec's data, and the host's launch with a program and buffers of this backend.
+    unsafe {
+        let call = Launch::new(&*call);
+        slot(data, |backend: &B| backend.launch(&call))
     }
 }

@@ -8,8 +8,8 @@ use std::ptr::null_mut;
 use super::{Backend, Content, DeviceTensor, Execution, Groups, Operation, Params, Statistics};
 use crate::abi::device::{self as abi, DeviceSpec, DeviceStatistics};
 use crate::abi::{
-    Any, CallFrame, DEVICE_USER, DLDataType, DLDevice, DLTensor, FEATURE_DEVICES, HostError,
-    HostRegistrar, HostTable, HostTable1, HostValue, KernelSpec, NONE, Text,
+    Any, CallFrame, DEVICE_USER, DLDataType, DLDevice, DLTensor, FEATURE_CUDA_C, FEATURE_DEVICES,
+    HostError, HostRegistrar, HostTable, HostTable1, HostValue, KernelSpec, NONE, Text,
 };
 use crate::{DType, Error, ErrorKind, Registrar, Result};
 
@@ -140,6 +140,7 @@ const fn host_1(features: u64) -> HostTable1 {
 }
 static HOST: HostTable1 = host_1(FEATURE_DEVICES);
 static HOST_WITHOUT_DEVICES: HostTable1 = host_1(0);
+static HOST_WITH_CUDA_C: HostTable1 = host_1(FEATURE_DEVICES | FEATURE_CUDA_C);
 
 /// A backend whose calls depend on a number: the size that is allocated, or the stream.
 struct Odd;
@@ -346,4 +347,83 @@ fn operations_have_names_dtypes_and_parameters() {
         (spec.drop.unwrap())(spec.data);
     }
     assert_eq!(super::dims(0b1101).collect::<Vec<_>>(), [0, 2, 3]);
+}
+
+impl super::Compiler for Odd {
+    type Program = String;
+
+    fn language(&self) -> super::Language {
+        super::Language::CudaC
+    }
+
+    fn compile(&self, source: &super::Source<'_>) -> Result<String> {
+        let types: Vec<&str> = source.types().collect();
+        Ok(format!("{}: {source:?} of {}", source.name(), types.join(", ")))
+    }
+
+    fn launch(&self, launch: &super::Launch<'_, String, String>) -> Result<()> {
+        let arguments: Vec<_> = launch.arguments().collect();
+        let (program, operator) = (launch.program(), launch.operator());
+        let place = (launch.device(), launch.stream());
+        Err(Error::value(format!("{program}, {place:?}, {launch:?}, {arguments:?}")).late(operator))
+    }
+}
+
+fn register_compiler(host: &mut Registrar<'_>) -> Result<()> {
+    host.compiler("odd", Odd)
+}
+
+#[test]
+fn expressions_are_sources_and_arguments() {
+    let enter = |host: &'static HostTable1| {
+        // SAFETY: a table of this module, whose functions ignore the registrar.
+        unsafe {
+            let table = std::ptr::from_ref(host).cast();
+            crate::__enter(table, std::ptr::dangling_mut(), register_compiler)
+        }
+    };
+    assert!(!enter(&HOST).is_null());
+    assert!(last_error().contains("the feature expressions as CUDA C of plugin ABI 1.1"));
+    assert!(enter(&HOST_WITH_CUDA_C).is_null());
+    let (spec, buffer) = (SPEC.take().unwrap(), "its buffer".to_owned());
+    assert_eq!(spec.flags, abi::DEVICE_CUDA_C);
+    let types = [Text::new("float*"), Text::new("int")];
+    let source = abi::Source {
+        size: size_of::<abi::Source>() as u32,
+        parameters: 2,
+        name: Text::new("f"),
+        text: Text::new("text"),
+        types: types.as_ptr(),
+    };
+    let (bytes, mut program) = ([1_u8, 2], null_mut());
+    let value = std::ptr::from_ref(&buffer).cast();
+    let values = [
+        abi::Argument { kind: abi::ARGUMENT_BUFFER, size: 0, value, offset: 8 },
+        abi::Argument {
+            kind: abi::ARGUMENT_BYTES,
+            size: 2,
+            value: bytes.as_ptr().cast(),
+            offset: 0,
+        },
+    ];
+    // SAFETY: the slots of the spec with its data, called as the ABI says.
+    unsafe {
+        assert!((spec.compile.unwrap())(spec.data, &raw const source, &raw mut program).is_null());
+        let launch = abi::Launch {
+            size: size_of::<abi::Launch>() as u32,
+            arguments: 2,
+            device: 3,
+            stream: 4,
+            program,
+            operator: Text::new("my::op"),
+            values: values.as_ptr(),
+            elements: 5,
+        };
+        assert!(!(spec.launch.unwrap())(spec.data, &raw const launch).is_null());
+        let said = "Value: my::op: f: text of float*, int, (3, 4), Launch(5 elements), [Buffer { \
+                    buffer: \"its buffer\", offset: 8 }, Bytes([1, 2])] (late)";
+        assert_eq!(last_error(), said);
+        (spec.program_release.unwrap())(spec.data, program);
+        (spec.drop.unwrap())(spec.data);
+    }
 }

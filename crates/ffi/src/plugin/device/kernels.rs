@@ -11,7 +11,6 @@ use keyfold_backend::{
     RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result};
-use keyfold_dispatch::call_path;
 use keyfold_plugin::abi::device::{
     self as abi, GROUP_INDEX, GROUP_LINALG, GROUP_POINTWISE, GROUP_RANDOM, GROUP_REDUCE,
     GROUP_ROWS, GROUPS,
@@ -21,15 +20,16 @@ use keyfold_tensor::Tensor;
 use keyfold_tensor::device::{Memory, current_stream};
 use smallvec::SmallVec;
 
-use super::PluginDevice;
 use super::memory::{PluginBuffer, PluginMemory};
+use super::{COMPILES, PluginDevice};
 use crate::plugin::table;
 use crate::plugin::values::dtype_to;
 
 /// A plugin's device type as a backend. It is its own kernel of every operation, since parameters
 /// have the operation and tensors the dtypes.
+#[derive(Clone)]
 pub(super) struct PluginBackend {
-    memory: PluginMemory,
+    pub(super) memory: PluginMemory,
 }
 
 impl fmt::Debug for PluginBackend {
@@ -50,7 +50,7 @@ impl PluginBackend {
         PluginBackend { memory: PluginMemory(device) }
     }
 
-    fn device(&self) -> &PluginDevice {
+    pub(super) fn device(&self) -> &Arc<PluginDevice> {
         &self.memory.0
     }
 
@@ -63,7 +63,7 @@ impl PluginBackend {
     ///
     /// # Errors
     /// The plugin's reason why it hasn't.
-    fn supported(
+    pub(super) fn supported(
         &self,
         (group, name): Named,
         inputs: &[DType],
@@ -101,7 +101,7 @@ impl PluginBackend {
     }
 
     /// Returns a tensor as the plugin gets it. It borrows the tensor's shape and strides.
-    fn described(&self, tensor: &Tensor) -> Result<DLTensor> {
+    pub(super) fn described(&self, tensor: &Tensor) -> Result<DLTensor> {
         let own = tensor.buffer().downcast_ref::<PluginBuffer>();
         let mut dl = self.memory.described(own, tensor.buffer())?;
         dl.dtype = dtype_to(tensor.dtype());
@@ -126,9 +126,7 @@ impl PluginBackend {
         let tensors = inputs.iter().chain(outputs).map(|tensor| self.described(tensor));
         let tensors: SmallVec<[DLTensor; 4]> = tensors.collect::<Result<_>>()?;
         let stream = outputs.first().map_or_else(Default::default, |o| current_stream(o.device()));
-        // Late errors name the operator, which has returned when the operation runs.
-        let path = if device.is_asynchronous() { call_path() } else { Vec::new() };
-        let operator = path.last().map_or("", |(name, _)| name);
+        let operator = device.running_operator();
         let call = abi::Execution {
             size: size_of::<abi::Execution>() as u32,
             inputs: inputs.len() as u32,
@@ -136,7 +134,7 @@ impl PluginBackend {
             stream: stream.number(),
             group: Text::new(group_name(group)),
             name: Text::new(name),
-            operator: Text::new(operator.split_once('.').map_or(operator, |(name, _)| name)),
+            operator: Text::new(&operator),
             params,
             tensors: tensors.as_ptr(),
         };
@@ -317,7 +315,10 @@ impl GpuBackend for PluginBackend {
     }
 
     fn pointwise(&self) -> Option<Pointwise<'_>> {
-        self.with(GROUP_POINTWISE).map(|own| Pointwise::Primitives(own))
+        self.with(GROUP_POINTWISE).map(|own| match self.device().spec.flags & COMPILES {
+            0 => Pointwise::Primitives(own),
+            _ => Pointwise::Expressions(own),
+        })
     }
 
     fn reduce(&self) -> Option<&dyn Reduce> {

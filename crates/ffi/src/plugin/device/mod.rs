@@ -2,12 +2,14 @@
 //!
 //! - this module: a device's checked spec, and the errors of its slots
 //! - `memory`: its memory; `kernels`: its operations
+//! - `programs`: expressions that the plugin compiles
 //!
 //! A slot's error keeps its kind, and its message ends with device, plugin and slot. Nothing runs
 //! elsewhere if a slot fails.
 
 mod kernels;
 mod memory;
+mod programs;
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -16,13 +18,18 @@ use std::sync::atomic::AtomicU64;
 
 use keyfold_backend::{GpuBackend, Registration};
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
-use keyfold_dispatch::register_backend;
-use keyfold_plugin::abi::device::{DEVICE_ASYNCHRONOUS, DeviceSpec, GROUPS};
+use keyfold_dispatch::{call_path, register_backend};
+use keyfold_plugin::abi::device::{
+    DEVICE_ASYNCHRONOUS, DEVICE_CUDA_C, DEVICE_OPENCL_C, DeviceSpec, GROUP_POINTWISE, GROUPS,
+};
 use keyfold_plugin::abi::{HostError, Text};
 
 use self::kernels::PluginBackend;
 use super::library::Library;
 use super::table::{self, HeldError};
+
+/// The flags of devices that compile expressions.
+const COMPILES: u32 = DEVICE_CUDA_C | DEVICE_OPENCL_C;
 
 /// The host's counts of a device's buffers.
 #[derive(Default)]
@@ -151,6 +158,17 @@ impl PluginDevice {
         self.spec.flags & DEVICE_ASYNCHRONOUS != 0
     }
 
+    /// Returns the name of the running operator, which late errors need, since it has returned when
+    /// its operation runs; empty for a device that isn't asynchronous.
+    fn running_operator(&self) -> String {
+        if !self.is_asynchronous() {
+            return String::new();
+        }
+        let mut operator = call_path().pop().map(|(name, _)| name).unwrap_or_default();
+        operator.truncate(operator.find('.').unwrap_or(operator.len()));
+        operator
+    }
+
     /// Returns the index of one of the devices.
     ///
     /// # Errors
@@ -233,8 +251,16 @@ fn check(spec: &DeviceSpec, name: &str) -> Result<DeviceType> {
     if stream_count == 0 {
         return wrong("its devices have 0 streams; right is 1 or more");
     }
-    if flags & !DEVICE_ASYNCHRONOUS != 0 {
+    if flags & !(DEVICE_ASYNCHRONOUS | COMPILES) != 0 {
         return wrong(&format!("its flags {flags:#x} have bits that this host doesn't know"));
+    }
+    if flags & COMPILES == COMPILES {
+        return wrong("it compiles expressions from two languages; right is one");
+    }
+    if flags & COMPILES != 0 && groups & GROUP_POINTWISE == 0 {
+        return wrong(
+            "it compiles expressions but lacks the group pointwise, which they belong to",
+        );
     }
     let known = GROUPS.iter().fold(0, |bits, (bit, _)| bits | bit);
     if groups & !known != 0 {
@@ -247,6 +273,8 @@ fn check(spec: &DeviceSpec, name: &str) -> Result<DeviceType> {
             why = "devices that are asynchronous or have several streams need all slots of events";
         } else if missing.contains("support") || missing.contains("execute") {
             why = "devices with groups of operations need them";
+        } else if missing.contains("compile") || missing.contains("launch") {
+            why = "devices that compile expressions need them";
         }
         return wrong(&format!("the slots {missing} are null; {why}"));
     }
@@ -290,6 +318,11 @@ fn missing_slots(spec: &DeviceSpec) -> Vec<&'static str> {
     if spec.groups != 0 {
         required.push(("support", spec.support.is_some()));
         required.push(("execute", spec.execute.is_some()));
+    }
+    if spec.flags & COMPILES != 0 {
+        required.push(("compile", spec.compile.is_some()));
+        required.push(("program_release", spec.program_release.is_some()));
+        required.push(("launch", spec.launch.is_some()));
     }
     let events = spec.event_slots();
     let needs_events = spec.flags & DEVICE_ASYNCHRONOUS != 0 || spec.stream_count > 1;
