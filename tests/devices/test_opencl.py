@@ -130,6 +130,19 @@ def test_gradients_and_vmap(opencl):
     same(lambda x: kf.vmap(lambda row: kf.sum(row * row))(x), x)
 
 
+def test_trace_autocast_and_profile(opencl):
+    x = there(numbers(5, 4))
+    graph = kf.trace(lambda a: kf.exp(a) * a, x)
+    assert "float32[5, 4] opencl:0 = aten::exp(%0)" in str(graph)
+    with kf.autocast("float16"):
+        assert kf.matmul(x, x.T).dtype == "float16"
+    with kf.profile() as profile:
+        kf.exp(x)
+    (event,) = profile.events
+    assert event["name"] == "aten::exp"
+    assert event["device_time"] is not None
+
+
 def test_streams_and_errors_conform(library, environment):
     command = [sys.executable, "-m", "keyfold", "conformance", "opencl", "--load", str(library)]
     command += ["--fraction", "0.02"]
