@@ -80,7 +80,7 @@ def of_function(
         names: from the operator's arguments to that function's.
         takes_numbers: whether numbers may stand for that function's arrays.
     """
-    caller = _function_of(sys._getframe(1))
+    caller = _function_of(sys._getframe().f_back)
     if caller is not None:
         function = f"keyfold.{caller.co_name}"
         parameters = caller.co_varnames[: caller.co_argcount + caller.co_kwonlyargcount]
@@ -104,14 +104,16 @@ def refused(function: str, argument: str, wanted: str, given: Any) -> BindingErr
         wanted: what it takes, `an array`.
         given: the value that it got.
     """
-    shown = "None" if given is None else f"{type(given).__name__} {str(given)[:60]}"
+    shown = "None" if given is None else f"{type(given).__name__} {repr(given)[:60]}"
     return BindingError(f"keyfold.{function}() argument {argument!r} must be {wanted}, not {shown}")
 
 
 def no_array(function: str, argument: str, given: Any, wanted: str = "an array") -> BindingError:
     """Return the error for a value that is no array. The arguments are those of `refused`."""
     error = refused(function, argument, wanted, given)
-    return BindingError(f"{error}; keyfold.asarray makes one of lists and numbers")
+    if isinstance(given, (list, tuple, int, float, complex)):
+        return BindingError(f"{error}; keyfold.asarray makes one of lists and numbers")
+    return error
 
 
 def _in_words(match: re.Match[str]) -> str:

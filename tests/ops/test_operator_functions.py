@@ -1,10 +1,13 @@
 """The functions that call one operator, which are made from the operators' rows."""
 
+import _thread
 import copy
 import inspect
 import pickle
 import pydoc
 import re
+import sys
+import threading
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -311,3 +314,39 @@ def test_a_limit_that_no_dtype_holds_is_named(call, name, raises_saying):
     message = f"keyfold.clip() argument '{name}': the integer"
     with raises_saying(kf.InvalidValue, message, "doesn't fit into 64 bits"):
         call(kf.asarray([1, 2]))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "argmax", "softmax", "expand_dims", "flip"])
+def test_the_defaults_of_a_signature_can_be_given(name, raises_saying):
+    x = np.arange(6.0).reshape(2, 3)
+    function = getattr(kf, name)
+    bound = inspect.signature(function).bind(x, **({"axis": 1} if name == "softmax" else {}))
+    expected = function(*bound.args, **bound.kwargs)
+    bound.apply_defaults()
+    assert np.array_equal(function(*bound.args, **bound.kwargs), expected)
+    with raises_saying(kf.BindingError, "got both 'axis' and 'dim'"):
+        function(x, axis=0, dim=0)
+
+
+def test_a_missing_argument_is_named_in_the_functions_words(raises_saying):
+    with raises_saying(kf.BindingError, "keyfold.permute_dims()", "'axes'"):
+        kf.permute_dims(np.ones((2, 3)))
+
+
+def test_errors_without_a_caller_in_python_have_the_functions_words(monkeypatch):
+    failures = []
+    done = threading.Event()
+
+    def note(failure):
+        failures.append(str(failure.exc_value))
+        done.set()
+
+    monkeypatch.setattr(sys, "unraisablehook", note)
+    _thread.start_new_thread(kf.sum, ("q",))
+    assert done.wait(60)
+    assert failures[0].startswith("keyfold.sum() argument 'x'")
+
+
+def test_opcheck_takes_its_arguments_in_a_tuple(raises_saying):
+    with raises_saying(kf.BindingError, "keyfold.opcheck()", "'args'", "(x,)"):
+        kf.opcheck(kf.exp, np.ones(2))

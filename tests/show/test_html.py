@@ -123,23 +123,23 @@ def test_a_tensor_without_values_shows_what_it_is():
 
 def test_of_a_device_s_tensor_no_more_than_the_shown_values_are_read():
     values = np.arange(600_000).reshape(3, 200, 1000)
-    with delayed_device("faraway", devices=1) as late:
+    with delayed_device("late", devices=1) as late:
         x = kf.asarray(values).to(late.devices[0])
         before = late.count("download")
         text = shown(x)
         # The four corners of the two long dimensions, by themselves.
         assert late.count("download") == before + 4
-        assert "on faraway:0" in text
+        assert "on late:0" in text
         assert "599999" in text
         on_host = repr(kf.asarray(values))
-        assert repr(x) == on_host.removesuffix(")") + ", device='faraway:0')"
+        assert repr(x) == on_host.removesuffix(")") + ", device='late:0')"
         with np.printoptions(threshold=10**9):
             assert "599500" in repr(x[:, :, ::100])
     assert "599999" in shown(x)
 
 
 def test_a_tensor_that_cannot_be_read_shows_why():
-    late = delayed_device("faraway", devices=1)
+    late = delayed_device("late", devices=1)
     x = kf.ones(3).to(late.devices[0])
     late.fail_at(1, "download")
     assert "the values can't be read: " in shown(x)

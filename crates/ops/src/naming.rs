@@ -1,7 +1,7 @@
 //! The names of operators in Python: the function `keyfold.NAME` that calls an operator, and its parameters.
 
 use keyfold_core::Result;
-use keyfold_dispatch::schema::{Argument, Schema, Type};
+use keyfold_dispatch::schema::{Argument, Literal, Schema, Type};
 
 use crate::row::Row;
 
@@ -205,7 +205,10 @@ impl Row {
             if let Some(at) = schema.argument_index(name) {
                 aliases.push((at, schema.arguments.len()));
                 let same = schema.arguments[at].clone();
-                schema.arguments.push(Argument { name: alias.into(), kwarg_only: true, ..same });
+                let ty = Type::Optional(Box::new(same.ty.without_optional().clone()));
+                let (name, default) = (alias.into(), Some(Literal::None));
+                let alias = Argument { name, ty, default, kwarg_only: true, ..same };
+                schema.arguments.push(alias);
             }
         }
         let takes_numbers = public.form.takes_numbers();

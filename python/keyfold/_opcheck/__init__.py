@@ -9,6 +9,7 @@ from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
 from keyfold._errors import InvalidValue, OpCheckError
+from keyfold._messages import refused
 from keyfold._opcheck import _honesty, _layers
 from keyfold._opcheck._subject import Failed, Skip, Subject
 from keyfold._show import _html, _text
@@ -115,6 +116,8 @@ def opcheck(
         OpCheckError: a test failed; its `report` has them all.
         UnknownOperator, BindingError: no such operator, or arguments that don't fit.
     """
+    if not isinstance(args, (tuple, list)):
+        raise refused("opcheck", "args", "the arguments in a tuple, such as (x,)", args)
     given = dict(kwargs or {})
     operator, args, given = find(_default, op, _core._resolved, op, tuple(args), given)
     names = list(_TESTS) if tests is None else [tests] if isinstance(tests, str) else list(tests)

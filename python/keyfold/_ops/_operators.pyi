@@ -108,7 +108,7 @@ def all(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def all(
@@ -119,7 +119,7 @@ def all(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def any(
@@ -130,7 +130,7 @@ def any(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def any(
@@ -141,7 +141,7 @@ def any(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def argmax(
@@ -152,7 +152,7 @@ def argmax(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: int | None = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def argmax(
@@ -163,7 +163,7 @@ def argmax(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: int | None = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def argmin(
@@ -174,7 +174,7 @@ def argmin(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: int | None = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def argmin(
@@ -185,7 +185,7 @@ def argmin(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: int | None = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def bitwise_and(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -276,9 +276,9 @@ def exp(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def exp(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
-def expand_dims(x: _A, /, axis: int = 0, *, dim: int = 0) -> _A: ...
+def expand_dims(x: _A, /, axis: int = 0, *, dim: int | None = None) -> _A: ...
 @overload
-def expand_dims(x: _Array, /, axis: int = 0, *, dim: int = 0) -> Any: ...
+def expand_dims(x: _Array, /, axis: int = 0, *, dim: int | None = None) -> Any: ...
 @overload
 def expm1(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -352,10 +352,12 @@ def log1p(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def log1p(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
-def log_softmax(x: _A, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> _A: ...
+def log_softmax(
+    x: _A, /, axis: int = -1, *, out: _Array | None = None, dim: int | None = None
+) -> _A: ...
 @overload
 def log_softmax(
-    x: _Array, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1
+    x: _Array, /, axis: int = -1, *, out: _Array | None = None, dim: int | None = None
 ) -> Any: ...
 @overload
 def logical_not(x: _A, /, *, out: _Array | None = None) -> _A: ...
@@ -374,7 +376,7 @@ def max(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def max(
@@ -385,7 +387,7 @@ def max(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def maximum(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -405,7 +407,7 @@ def mean(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def mean(
@@ -417,7 +419,7 @@ def mean(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def min(
@@ -428,7 +430,7 @@ def min(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def min(
@@ -439,7 +441,7 @@ def min(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def minimum(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -530,9 +532,13 @@ def sin(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def sin(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
-def softmax(x: _A, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> _A: ...
+def softmax(
+    x: _A, /, axis: int = -1, *, out: _Array | None = None, dim: int | None = None
+) -> _A: ...
 @overload
-def softmax(x: _Array, /, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> Any: ...
+def softmax(
+    x: _Array, /, axis: int = -1, *, out: _Array | None = None, dim: int | None = None
+) -> Any: ...
 @overload
 def softplus(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -543,11 +549,11 @@ def sqrt(x: _A, /, *, out: _Array | None = None) -> _A: ...
 def sqrt(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
 def stack(
-    arrays: Sequence[_A], /, axis: int = 0, *, out: _Array | None = None, dim: int = 0
+    arrays: Sequence[_A], /, axis: int = 0, *, out: _Array | None = None, dim: int | None = None
 ) -> _A: ...
 @overload
 def stack(
-    arrays: Sequence[_Array], /, axis: int = 0, *, out: _Array | None = None, dim: int = 0
+    arrays: Sequence[_Array], /, axis: int = 0, *, out: _Array | None = None, dim: int | None = None
 ) -> Any: ...
 @overload
 def subtract(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -567,7 +573,7 @@ def sum(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> _A: ...
 @overload
 def sum(
@@ -579,7 +585,7 @@ def sum(
     keepdims: bool | None = False,
     out: _Array | None = None,
     dim: Axis = None,
-    keepdim: bool | None = False,
+    keepdim: bool | None = None,
 ) -> Any: ...
 @overload
 def tanh(x: _A, /, *, out: _Array | None = None) -> _A: ...
@@ -614,7 +620,7 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: Axis = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def any(
         self,
@@ -623,7 +629,7 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: Axis = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def argmax(
         self,
@@ -632,7 +638,7 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: int | None = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def argmin(
         self,
@@ -641,7 +647,7 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: int | None = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def conj(self, *, out: _Array | None = None) -> Tensor: ...
     def cos(self, *, out: _Array | None = None) -> Tensor: ...
@@ -654,7 +660,7 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: Axis = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def mean(
         self,
@@ -664,7 +670,7 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: Axis = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def min(
         self,
@@ -673,12 +679,14 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: Axis = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def relu(self, *, out: _Array | None = None) -> Tensor: ...
     def sigmoid(self, *, out: _Array | None = None) -> Tensor: ...
     def sin(self, *, out: _Array | None = None) -> Tensor: ...
-    def softmax(self, axis: int = -1, *, out: _Array | None = None, dim: int = -1) -> Tensor: ...
+    def softmax(
+        self, axis: int = -1, *, out: _Array | None = None, dim: int | None = None
+    ) -> Tensor: ...
     def sqrt(self, *, out: _Array | None = None) -> Tensor: ...
     def sum(
         self,
@@ -688,6 +696,6 @@ class _OperatorMethods:
         keepdims: bool | None = False,
         out: _Array | None = None,
         dim: Axis = None,
-        keepdim: bool | None = False,
+        keepdim: bool | None = None,
     ) -> Tensor: ...
     def tanh(self, *, out: _Array | None = None) -> Tensor: ...

@@ -147,7 +147,7 @@ fn errors_have_the_name_in_the_source_text() {
 }
 
 #[test]
-fn a_function_has_cuda_c_where_it_is_defined_and_nowhere_else() {
+fn a_function_has_a_kernel_where_it_is_defined_and_nowhere_else() {
     use crate::source::{Options, emit};
     let step = |op, dtype| Step { op, dtype, uniform: false };
     let mut refused = 0;
@@ -175,7 +175,7 @@ fn a_function_has_cuda_c_where_it_is_defined_and_nowhere_else() {
         assert_eq!(error.kind(), ErrorKind::DType);
         assert_eq!(
             error.message(),
-            format!("{name} isn't defined for {dtype}: no CUDA C computes it")
+            format!("{name} isn't defined for {dtype}: no kernel computes it")
         );
     };
     for dtype in DType::ALL.into_iter().filter(|dtype| computed(*dtype) == *dtype) {

@@ -31,7 +31,9 @@ impl Parameters {
     pub(super) fn new(py: Python<'_>, title: String, signature: Signature) -> PyResult<Self> {
         let params = Params::new(py, &signature.schema)?;
         let is_flag = |at: &usize| *params.all[*at].ty.without_optional() == Type::Bool;
-        let flags = (0..params.all.len()).filter(is_flag).collect();
+        // Without the other names of parameters, which are the last.
+        let own = params.all.len() - signature.aliases.len();
+        let flags = (0..own).filter(is_flag).collect();
         Ok(Parameters { title, signature, params, flags })
     }
 
@@ -70,9 +72,13 @@ impl Parameters {
         let aliases = if keywords.is_null() { &[][..] } else { &self.signature.aliases };
         for (at, alias) in aliases {
             let (ours, theirs) = (slots[*at], slots[*alias]);
-            if ours.is_null() || (is_none(ours) && !theirs.is_null()) {
+            if theirs.is_null() || is_none(theirs) {
+                continue;
+            }
+            if ours.is_null() || is_none(ours) {
                 slots[*at] = theirs;
-            } else if !theirs.is_null() && !is_none(theirs) {
+                slots[*alias] = std::ptr::null_mut();
+            } else {
                 let (ours, theirs) = (all[*at].name.bind(py), all[*alias].name.bind(py));
                 let message = format!("got both '{ours}' and '{theirs}', which mean the same");
                 return Err(self.error(py, &message));

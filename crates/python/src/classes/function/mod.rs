@@ -136,7 +136,9 @@ impl PyFunction {
         let alone = |schema: &Schema, places: &[Option<usize>]| {
             let each = places.iter().zip(&signature.schema.arguments).skip(signature.by_position);
             let mut each = each.filter_map(|(place, argument)| Some(((*place)?, argument)));
-            match each.all(|(at, own)| schema.arguments[at].default == own.default) {
+            match each.all(|(at, own)| {
+                own.default.is_some() && schema.arguments[at].default == own.default
+            }) {
                 true => signature.by_position,
                 false => usize::MAX,
             }
