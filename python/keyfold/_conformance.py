@@ -13,7 +13,7 @@ from keyfold._show import _html
 
 __all__ = ["ConformanceReport", "conformance", "load"]
 
-# What plugins and programs registered stays for the life of the process.
+# Registrations of plugins and programs stay for the life of the process.
 _loaded: list[object] = []
 
 

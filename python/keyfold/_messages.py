@@ -1,7 +1,7 @@
 """An operator's error in the words of the function that a user called.
 
 `keyfold.sum` has an argument `axis` where `aten::sum` has `dim`. The engine asks here, once, when
-an error about an argument is about to be raised; calls that go well never come by.
+an error about an argument is about to be raised; successful calls don't use it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keyfold._errors import BindingError
 
 __all__ = ["no_array", "of_function", "refused", "unexpected", "unexpected_in"]
 
-# What other libraries call the keywords of the array API.
+# The keywords of the array API, by their names in other libraries.
 _FOREIGN_KEYWORDS = {
     "dim": ("axis", "axes"),
     "dims": ("axes", "axis"),
@@ -53,7 +53,7 @@ _TYPES = {
 }
 
 _TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[1?\])?)(\??)(?=, not )")
-# What a user would have to make an array of first.
+# Values that `asarray` makes arrays of.
 _PLAIN = re.compile(r"(not (?:list|tuple|int|float|complex|bool) .*) \(tensors are .*\)$")
 
 # The operands that may be numbers, by the names that the functions have for them.

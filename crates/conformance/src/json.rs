@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::report::{Finding, Group, Report, Symptom, Timing, VERSION, Verdict};
 use crate::suite::{Mode, Options};
 
-/// What a report says that it is.
+/// The value of a report's field `format`.
 const FORMAT: &str = "keyfold conformance report";
 
 fn unreadable(message: impl Into<String>) -> Error {

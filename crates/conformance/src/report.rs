@@ -1,4 +1,4 @@
-//! What a run of the kit found.
+//! The findings of a run.
 
 use std::fmt;
 

@@ -40,7 +40,7 @@ impl Target {
     }
 }
 
-/// What is wrong with a case.
+/// A case's fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     /// The kind.
@@ -67,7 +67,7 @@ pub(crate) enum Outcome {
     Failed(Fault),
 }
 
-/// What a call did.
+/// The outcome of a call.
 pub(crate) struct Done {
     /// The result's elements.
     pub(crate) got: Vec<Number>,

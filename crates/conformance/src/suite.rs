@@ -16,7 +16,7 @@ use crate::sample::adds_up;
 use crate::shrink::reproducer;
 use crate::{errors, forced, grad, memory, perf, stale, streams};
 
-/// What is run.
+/// The kind of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Every operator against the reference, and the device's memory.
@@ -63,7 +63,7 @@ impl FromStr for Mode {
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is run.
+    /// The kind of the run.
     pub mode: Mode,
     /// The groups; `None` for all of [`groups`].
     pub groups: Option<Vec<String>>,

@@ -156,7 +156,7 @@ impl Signature {
         format!("{text}\n\nArgs:{}{raises}", listed.collect::<String>())
     }
 
-    /// What an argument means, by its name.
+    /// Returns the meaning of an argument, by its name.
     fn meaning(&self, argument: &Argument) -> &'static str {
         match &*argument.name {
             "x" => "an array",

@@ -169,7 +169,7 @@ fn mistakes_of_a_memory() {
     }
 }
 
-/// What is lacking is no failure, and is told with the backend's reason.
+/// An operation that is lacking is no failure; the report has the backend's reason.
 #[test]
 fn a_group_that_is_lacking() {
     let report = found(&["linalg"], None, |kind| {

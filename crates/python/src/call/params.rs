@@ -157,7 +157,7 @@ impl Params {
         self.adapted.iter().any(|at| unsafe { self.all[*at].adapts(objects[*at]) })
     }
 
-    /// Puts in place of what is given what kernels get: `int[2]` takes 3 for `[3, 3]`, and `ScalarType`
+    /// Replaces arguments by the objects that kernels take: `int[2]` takes 3 for `[3, 3]`, and `ScalarType`
     /// takes "float32" for `keyfold.float32`. Gives what keeps the new objects alive.
     ///
     /// # Errors

@@ -340,7 +340,7 @@ impl PyFunction {
         shown.join(", ")
     }
 
-    /// What CPython keeps as the docstring of a method: its signature, and the text.
+    /// Returns a method's docstring as CPython keeps it: its signature, and the text.
     pub(crate) fn method_doc(&self) -> String {
         format!("{}(${})\n--\n\n{}", self.public.name, self.parameters(), self.doc())
     }
