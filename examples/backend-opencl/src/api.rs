@@ -10,6 +10,8 @@ pub type Status = i32;
 pub const SUCCESS: Status = 0;
 pub const DEVICE_NOT_FOUND: Status = -1;
 pub const PLATFORM_NOT_FOUND: Status = -1001;
+/// NVIDIA's status of a kernel that touched memory that isn't its own.
+pub const NVIDIA_ILLEGAL_ACCESS: Status = -9999;
 
 pub const DEVICE_TYPE_ALL: u64 = 0xFFFF_FFFF;
 pub const DEVICE_TYPE_CPU: u64 = 1 << 1;
@@ -136,6 +138,7 @@ pub fn status_name(status: c_int) -> String {
         -13 => "CL_MISALIGNED_SUB_BUFFER_OFFSET",
         -14 => "CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST",
         -30 => "CL_INVALID_VALUE",
+        -33 => "CL_INVALID_DEVICE",
         -34 => "CL_INVALID_CONTEXT",
         -36 => "CL_INVALID_COMMAND_QUEUE",
         -38 => "CL_INVALID_MEM_OBJECT",
@@ -146,6 +149,7 @@ pub fn status_name(status: c_int) -> String {
         -52 => "CL_INVALID_KERNEL_ARGS",
         -54 => "CL_INVALID_WORK_GROUP_SIZE",
         -61 => "CL_INVALID_BUFFER_SIZE",
+        NVIDIA_ILLEGAL_ACCESS => "illegal access to memory",
         _ => return format!("OpenCL error {status}"),
     };
     format!("{name} ({status})")

@@ -1,6 +1,7 @@
 //! A device: its queues, its programs, and launches of their kernels.
 
 use std::ffi::c_void;
+use std::sync::atomic::AtomicBool;
 
 use keyfold_plugin::{Error, Result};
 
@@ -24,6 +25,8 @@ pub struct Device {
     /// The work-items of a group in kernels of one dimension; `GROUP` in their sources.
     pub group: usize,
     max_allocation: u64,
+    /// Whether the driver has told that nothing works any more.
+    pub lost: AtomicBool,
     pub streams: Vec<Stream>,
     pub programs: Programs,
 }
@@ -76,6 +79,7 @@ impl Device {
             float64,
             group,
             max_allocation: device_number(api, id, api::DEVICE_MAX_MEM_ALLOC_SIZE),
+            lost: AtomicBool::new(false),
             streams,
             programs: Programs::new(api, (context, id), &options, &identity),
             name,

@@ -25,6 +25,8 @@ mod stream;
 mod tensor;
 mod types;
 
+use std::sync::atomic::Ordering;
+
 use keyfold_plugin::{
     Backend, Content, DType, DeviceTensor, Error, Execution, Groups, Operation, Registrar, Result,
 };
@@ -39,8 +41,17 @@ fn register(host: &mut Registrar<'_>) -> Result<()> {
     // Its functions are called as long as a buffer exists, so it is never freed.
     let api: &'static api::Api = Box::leak(Box::new(loader::open()?));
     let devices = loader::devices(api)?;
-    let devices = devices.into_iter().map(|found| Device::new(api, found));
-    host.device("opencl", OpenCl { devices: devices.collect::<Result<_>>()? })
+    let (mut usable, mut refused) = (Vec::new(), None);
+    for found in devices {
+        match Device::new(api, found) {
+            Ok(device) => usable.push(device),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    match refused {
+        Some(error) if usable.is_empty() => Err(error),
+        _ => host.device("opencl", OpenCl { devices: usable }),
+    }
 }
 
 /// The device type `opencl`.
@@ -49,8 +60,17 @@ struct OpenCl {
 }
 
 impl OpenCl {
-    fn device(&self, number: u32) -> &Device {
-        &self.devices[number as usize]
+    /// Makes a call on a device, unless an earlier one lost it.
+    fn on<T>(&self, number: u32, call: impl FnOnce(&Device) -> Result<T>) -> Result<T> {
+        let device = &self.devices[number as usize];
+        if device.lost.load(Ordering::Relaxed) {
+            return Err(loader::lost(&device.name));
+        }
+        call(device).inspect_err(|error| {
+            if loader::tells_loss(error) {
+                device.lost.store(true, Ordering::Relaxed);
+            }
+        })
     }
 }
 
@@ -97,23 +117,23 @@ impl Backend for OpenCl {
     }
 
     fn allocate(&self, device: u32, bytes: usize, content: Content) -> Result<Buffer> {
-        let device = self.device(device);
-        let buffer = device.allocate(bytes)?;
-        if content == Content::Zeros {
-            // Usable at once on any stream, so this waits.
-            let stream = device.stream(0);
-            memory::fill_bytes(device, stream, &buffer, (0, bytes), &[0])?;
-            Event::record(device, stream)?.time()?;
-        }
-        Ok(buffer)
+        self.on(device, |device| {
+            let buffer = device.allocate(bytes)?;
+            if content == Content::Zeros {
+                // Usable at once on any stream, so this waits.
+                let stream = device.stream(0);
+                memory::fill_bytes(device, stream, &buffer, (0, bytes), &[0])?;
+                Event::record(device, stream)?.time()?;
+            }
+            Ok(buffer)
+        })
     }
 
     fn upload(&self, bytes: &[u8], target: &DeviceTensor<'_, Buffer>, stream: u32) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let stream = self.device(target.device()).stream(stream);
-        stream.write(bytes, target.buffer().handle, target.byte_offset())
+        self.on(target.device(), |device| match bytes {
+            [] => Ok(()),
+            _ => device.stream(stream).write(bytes, target.buffer().handle, target.byte_offset()),
+        })
     }
 
     fn download(
@@ -122,12 +142,14 @@ impl Backend for OpenCl {
         bytes: &mut [u8],
         stream: u32,
     ) -> Result<()> {
-        let stream = self.device(source.device()).stream(stream);
-        stream.faults()?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        stream.read(source.buffer().handle, source.byte_offset(), bytes)
+        self.on(source.device(), |device| {
+            let stream = device.stream(stream);
+            stream.faults()?;
+            match bytes {
+                [] => Ok(()),
+                _ => stream.read(source.buffer().handle, source.byte_offset(), bytes),
+            }
+        })
     }
 
     fn copy(
@@ -136,39 +158,46 @@ impl Backend for OpenCl {
         target: &DeviceTensor<'_, Buffer>,
         stream: u32,
     ) -> Result<()> {
-        let device = self.device(target.device());
-        let on = (device, device.stream(stream));
-        if source.buffer().context == device.context {
-            return memory::copy(on, source, source.buffer(), 0, target);
+        let number = target.device();
+        if source.buffer().context == self.devices[number as usize].context {
+            return self.on(number, |device| {
+                memory::copy((device, device.stream(stream)), source, source.buffer(), 0, target)
+            });
         }
         // Platforms don't know each other's memory: the bytes go through the host.
         let (start, bytes) = memory::span(source);
         let mut moved = vec![0; bytes];
-        self.device(source.device()).stream(0).read(source.buffer().handle, start, &mut moved)?;
-        let buffer = device.allocate(bytes.max(1))?;
-        on.1.write(&moved, buffer.handle, 0)?;
-        memory::copy(on, source, &buffer, start, target)
+        self.on(source.device(), |device| {
+            device.stream(0).read(source.buffer().handle, start, &mut moved)
+        })?;
+        self.on(number, |device| {
+            let on = (device, device.stream(stream));
+            let buffer = device.allocate(bytes.max(1))?;
+            on.1.write(&moved, buffer.handle, 0)?;
+            memory::copy(on, source, &buffer, start, target)
+        })
     }
 
     fn fill(&self, target: &DeviceTensor<'_, Buffer>, element: &[u8], stream: u32) -> Result<()> {
-        let device = self.device(target.device());
-        memory::fill(device, device.stream(stream), target, element)
+        self.on(target.device(), |device| {
+            memory::fill(device, device.stream(stream), target, element)
+        })
     }
 
     fn synchronize(&self, device: u32) -> Result<()> {
-        let outcomes: Vec<Result<()>> =
-            self.device(device).streams.iter().map(stream::Stream::finish).collect();
-        outcomes.into_iter().collect()
+        self.on(device, |device| {
+            let outcomes: Vec<Result<()>> =
+                device.streams.iter().map(stream::Stream::finish).collect();
+            outcomes.into_iter().collect()
+        })
     }
 
     fn record(&self, device: u32, stream: u32) -> Result<Event> {
-        let device = self.device(device);
-        Event::record(device, device.stream(stream))
+        self.on(device, |device| Event::record(device, device.stream(stream)))
     }
 
     fn wait(&self, device: u32, stream: u32, event: &Event) -> Result<()> {
-        let device = self.device(device);
-        event.hold(device, device.stream(stream))
+        self.on(device, |device| event.hold(device, device.stream(stream)))
     }
 
     fn is_done(&self, event: &Event) -> Result<bool> {
@@ -208,25 +237,25 @@ impl Backend for OpenCl {
     }
 
     fn execute(&self, call: &Execution<'_, Buffer>) -> Result<()> {
-        let device = self.device(call.output(0)?.device());
-        let stream = device.stream(call.stream());
-        stream.note(call.operator());
-        match (call.group(), call.name()) {
-            ("pointwise", name) if primitive(name).is_some() => {
-                pointwise::execute(device, stream, call, primitive(name).unwrap_or_default())
+        self.on(call.output(0)?.device(), |device| {
+            let stream = device.stream(call.stream());
+            stream.note(call.operator());
+            match (call.group(), call.name()) {
+                ("pointwise", name) if primitive(name).is_some() => {
+                    pointwise::execute(device, stream, call, primitive(name).unwrap_or_default())
+                }
+                ("reduce", _) => reduce::execute(device, stream, call),
+                ("rows", _) => rows::execute(device, stream, call),
+                ("linalg", "matmul") => matmul::execute(device, stream, call),
+                ("index", "positions") => positions::execute(device, stream, call),
+                ("index", _) => index::execute(device, stream, call),
+                ("random", _) => random::execute(device, stream, call),
+                (group, name) => Err(Error::not_supported(format!("it has no {name} of {group}"))),
             }
-            ("reduce", _) => reduce::execute(device, stream, call),
-            ("rows", _) => rows::execute(device, stream, call),
-            ("linalg", "matmul") => matmul::execute(device, stream, call),
-            ("index", "positions") => positions::execute(device, stream, call),
-            ("index", _) => index::execute(device, stream, call),
-            ("random", _) => random::execute(device, stream, call),
-            (group, name) => Err(Error::not_supported(format!("it has no {name} of {group}"))),
-        }
+        })
     }
 
     fn count_true(&self, mask: &DeviceTensor<'_, Buffer>, stream: u32) -> Result<u64> {
-        let device = self.device(mask.device());
-        positions::count(device, device.stream(stream), mask)
+        self.on(mask.device(), |device| positions::count(device, device.stream(stream), mask))
     }
 }

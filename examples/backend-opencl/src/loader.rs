@@ -29,14 +29,30 @@ pub struct Found {
 /// # Errors
 /// That one.
 pub fn check(status: Status, what: &str) -> Result<()> {
-    match status {
-        api::SUCCESS => Ok(()),
-        -6..=-4 | -61 => Err(Error::new(
+    let (kind, advice) = match status {
+        api::SUCCESS => return Ok(()),
+        -6..=-4 | -61 => (
             ErrorKind::Memory,
-            format!("{what}: the device has no memory left, {}", status_name(status)),
-        )),
-        _ => Err(Error::new(ErrorKind::KernelFailed, format!("{what}: {}", status_name(status)))),
-    }
+            ", the device has no memory or other resources left for it; drop tensors that aren't \
+             needed, or compute smaller parts",
+        ),
+        -2 | -33 | -34 | -36 | api::NVIDIA_ILLEGAL_ACCESS => (ErrorKind::KernelFailed, LOST),
+        _ => (ErrorKind::KernelFailed, ""),
+    };
+    Err(Error::new(kind, format!("{what}: {}{advice}", status_name(status))))
+}
+
+/// The words of errors after which nothing works on a device.
+const LOST: &str = ", the device is lost: its tensors can only be dropped, a new process may use it";
+
+/// Returns whether an error tells that its device is lost.
+pub fn tells_loss(error: &Error) -> bool {
+    error.message().contains(LOST)
+}
+
+/// Returns the error of each call after the one that lost the device.
+pub fn lost(device: &str) -> Error {
+    Error::new(ErrorKind::KernelFailed, format!("{device} failed before{LOST}"))
 }
 
 fn missing(text: String) -> Error {
