@@ -329,7 +329,10 @@ fn works(target: &Target, case: &Case) -> Result<bool> {
     for more in [0, 1] {
         let case = Case { seed: case.seed.wrapping_add(more), ..*case };
         let Some(plan) = case.plan(target.device, &Change::default())? else { return Ok(false) };
-        if !matches!(run_case(&forced, case.row, &plan), Outcome::Passed) {
+        // A result without elements is right whatever ran.
+        if plan.expected.array.items.is_empty()
+            || !matches!(run_case(&forced, case.row, &plan), Outcome::Passed)
+        {
             return Ok(false);
         }
     }
