@@ -96,6 +96,7 @@ def test_a_device_may_be_named_wherever_a_device_is_taken(late):
         lambda x, i: kf.all(x != 0) & kf.any(i > 100),
         lambda x, i: i.to("uint8").to("float64") + x.to("int16"),
         lambda x, i: x[i % 4, [0, -1, 2, 1]] + x[x > 0].sum() + kf.ops.aten.gather(x, 0, i % 4),
+        lambda x, i: (x.to("complex64") * 1j @ i).sum(0)[[2, 0]].imag,
         lambda x, i: kf.exp(x.to("float16") / 4).to("bfloat16") @ x.to("bfloat16"),
     ],
 )
@@ -169,17 +170,10 @@ def test_calls_from_many_threads(late):
     assert failures == []
 
 
-# What it doesn't
+# What it hasn't
 
 
-def test_what_it_lacks_is_an_error_that_names_the_plugin(late, raises_saying):
-    z = there([1j, 2.0], "complex64")
-    assert (z * z).tolist() == [-1, 4]
-    reason = "it has no sum(complex64) -> complex64; copy"
-    with raises_saying(kf.NotSupported, "aten::sum", f"'{NAME}'", reason):
-        z.sum()
-    with raises_saying(kf.NotSupported, "aten::matmul", f"'{NAME}'", "complex64"):
-        _ = z @ z
+def test_what_it_hasnt_is_an_error_that_names_the_plugin(late, raises_saying):
     with raises_saying(kf.DeviceError, "late has 2 devices: late:0, late:1"):
         kf.ones(2, device="late:2")
     with raises_saying(MemoryError, "there are no", NAME, "allocate of"):
@@ -194,6 +188,35 @@ def test_a_late_error_names_the_operator_that_failed(late, raises_saying):
     with raises_saying(ValueError, *parts):
         result.tolist()
     assert there([3.0]).tolist() == [3.0]
+
+
+# The conformance kit
+
+# The fewest cases of each group.
+FEWEST = {
+    "factories": 100,
+    "pointwise": 1500,
+    "linalg": 25,
+    "reduce": 250,
+    "shape": 250,
+    "index": 150,
+    "in_place": 50,
+    "random": 8,
+    "device": 25,
+    "cache": 250,
+    "memory": 150,
+    "streams": 50,
+    "errors": 20,
+}
+
+
+def test_it_conforms_and_lacks_nothing(late):
+    report = kf.conformance("late", processes=False)
+    assert report.conforms, report
+    assert report.findings == [], report
+    cases = {group["name"]: group["cases"] for group in report.groups}
+    assert list(cases) == list(FEWEST)
+    assert all(cases[name] >= fewest for name, fewest in FEWEST.items()), cases
 
 
 # Foreign functions, other libraries

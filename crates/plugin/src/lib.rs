@@ -28,6 +28,7 @@
 //! - [`OwnedValue`], [`OwnedTensor`]: results of calls, released through the table
 //! - [`Backend`]: a device with memory and operations, for [`Registrar::device`]; [`Compiler`]: one
 //!   that compiles whole expressions
+//! - [`Layout`], [`Number`]: where a tensor's elements are, and what they are, for short kernels
 //! - [`Error`]: a kind and a message, or an error of the host passed through
 //!
 //! A panic of a kernel becomes an error of its call; therefore a plugin is compiled with unwinding
@@ -40,6 +41,7 @@ mod element;
 mod error;
 mod host;
 mod keyset;
+mod number;
 mod owned;
 mod register;
 mod tensor;
@@ -51,12 +53,13 @@ mod value;
 pub use args::Args;
 pub use backend::{
     Argument, Backend, ByteOffsets, Compiler, Content, DeviceTensor, Execution, Groups, Language,
-    Launch, Operation, Params, Source, Statistics, dims,
+    Launch, Layout, Operation, Params, Source, Statistics, dims,
 };
 pub use element::{Bool, Element, Plain};
 pub use error::{Error, ErrorKind, Result};
 pub use host::Host;
 pub use keyset::KeySet;
+pub use number::Number;
 pub use owned::{OwnedTensor, OwnedValue};
 pub use register::{Registrar, Return};
 pub use tensor::{Elements, TensorMut, TensorView};

@@ -35,6 +35,23 @@ dtypes! {
     BOOL, "bool", 6, 8;
 }
 
+impl DType {
+    /// Returns the size of an element in bytes.
+    pub const fn size(self) -> usize {
+        (self.0.bits as usize).div_ceil(8)
+    }
+
+    /// Returns whether elements are floats, halves included.
+    pub const fn is_floating(self) -> bool {
+        self.0.code == Self::F16.0.code || self.0.code == Self::BF16.0.code
+    }
+
+    /// Returns whether elements are complex numbers.
+    pub const fn is_complex(self) -> bool {
+        self.0.code == Self::C64.0.code
+    }
+}
+
 /// A device: its type and index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device(pub(crate) DLDevice);

@@ -2,16 +2,20 @@
 //! a thread of its own, after their calls have returned.
 //!
 //! - `queue`: a device's stream and its events
-//! - `memory`: buffers and their elements; `half`: those of 16 bits
-//! - `compute`, `index`, `random`: the operations
+//! - `memory`: buffers and their elements
+//! - `operations`: all operations; `pointwise`, `reduce`, `rows`, `linalg`, `index`, `random`: those
+//!   of each group
 //! - `late_demo::square`: an operator with a kernel for this device's tensors
 
-mod compute;
-mod half;
 mod index;
+mod linalg;
 mod memory;
+mod operations;
+mod pointwise;
 mod queue;
 mod random;
+mod reduce;
+mod rows;
 
 use std::sync::Arc;
 
@@ -113,7 +117,7 @@ impl Backend for Late {
     fn fill(&self, target: &DeviceTensor<'_, Buffer>, element: &[u8], _stream: u32) -> Result<()> {
         let (view, element) = (View::new(target), element.to_vec());
         self.queue(target.device()).push(move || {
-            view.set_bytes(&element.repeat(view.numel()));
+            view.set_bytes(&element.repeat(view.layout.numel()));
             Ok(())
         })
     }
@@ -145,22 +149,19 @@ impl Backend for Late {
     }
 
     fn support(&self, operation: &Operation<'_>) -> Result<()> {
-        let dtypes = operation.inputs().chain([operation.output()]);
-        if compute::has(operation.group(), operation.name(), dtypes) {
-            return Ok(());
+        match operations::has(operation) {
+            true => Ok(()),
+            false => Err(Error::not_supported(format!("it has no {operation:?}"))),
         }
-        Err(Error::not_supported(format!("it has no {operation:?}")))
     }
 
     fn execute(&self, call: &Execution<'_, Buffer>) -> Result<()> {
         let inputs: Vec<View> = call.inputs().map(|input| View::new(&input)).collect();
-        let outs = (0..call.output_count()).map(|at| Ok(View::new(&call.output(at)?)));
-        let (outs, params) = (outs.collect::<Result<Vec<View>>>()?, call.params());
-        let [group, name, operator] =
-            [call.group(), call.name(), call.operator()].map(str::to_owned);
+        let outs: Vec<View> = call.outputs().map(|out| View::new(&out)).collect();
+        let params = call.params();
+        let [name, operator] = [call.name(), call.operator()].map(str::to_owned);
         self.queue(call.output(0)?.device()).push(move || {
-            compute::run((&group, &name), params, &inputs, &outs)
-                .map_err(|error| error.late(&operator))
+            operations::run(&name, params, &inputs, &outs).map_err(|error| error.late(&operator))
         })
     }
 
@@ -183,7 +184,7 @@ fn square(queues: &Queues, args: &Args<'_>, host: &Host<'_>) -> Result<OwnedTens
         let (from, to) = unsafe { (x.on_backend::<Late>()?, made.view().on_backend::<Late>()?) };
         let (from, to) = (View::new(&from), View::new(&to));
         queues[x.device().index() as usize].push(move || {
-            to.set(from.numbers().into_iter().map(|n| memory::Number::Float(n.float().powi(2))));
+            to.set(from.numbers().into_iter().map(|n| n * n));
             Ok(())
         })?;
     }

@@ -1,8 +1,12 @@
 //! Random numbers of Philox4x32-10: the same as on every other device of keyfold.
 
-use keyfold_plugin::DType;
+use keyfold_plugin::{DType, Number};
 
-use crate::memory::Number::{self, Float};
+use crate::memory::View;
+
+pub fn has(name: &str, dtypes: &[DType]) -> bool {
+    matches!(name, "uniform" | "normal") && dtypes.iter().all(|dtype| dtype.is_floating())
+}
 
 /// Returns block `index` of the stream of a seed (J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel
 /// random numbers: as easy as 1, 2, 3", 2011).
@@ -26,21 +30,17 @@ fn box_muller(u: f64, v: f64) -> [f64; 2] {
     [radius * cos, radius * sin]
 }
 
-/// Returns the numbers from a block on: float64 takes two words for each, others one.
-pub(crate) fn numbers(
-    name: &str,
-    dtype: DType,
-    (seed, offset): (u64, u64),
-    count: usize,
-) -> Vec<Number> {
+/// Writes the numbers from a block on: float64 takes two words for each, others one.
+pub fn run(name: &str, seed: u64, offset: u64, out: &View) {
+    let dtype = out.layout.dtype();
     let unit = |bits: u32| (-f64::from(bits)).exp2();
     let long = |low: u32, high: u32| (u64::from(high) << 32 | u64::from(low)) >> 11;
     let of = |words: [u32; 4]| -> Vec<f64> {
         let [a, b, c, d] = words;
         let wide = [long(a, b), long(c, d)].map(|word| word as f64 * unit(53));
-        match (name, dtype == DType::F64) {
-            ("uniform", true) => wide.to_vec(),
-            ("uniform", false) => {
+        match (name, dtype) {
+            ("uniform", DType::F64) => wide.to_vec(),
+            ("uniform", _) => {
                 // As many bits as the dtype has, so that none is rounded up to 1.
                 let bits = match dtype {
                     DType::F16 => 11,
@@ -49,8 +49,8 @@ pub(crate) fn numbers(
                 };
                 words.map(|word| f64::from(word >> (32 - bits)) * unit(bits)).to_vec()
             }
-            (_, true) => box_muller(1.0 - wide[0], wide[1]).to_vec(),
-            (_, false) => {
+            (_, DType::F64) => box_muller(1.0 - wide[0], wide[1]).to_vec(),
+            _ => {
                 let pair = |a: u32, b: u32| {
                     box_muller((f64::from(a) + 1.0) * unit(32), f64::from(b) * unit(32))
                 };
@@ -60,5 +60,5 @@ pub(crate) fn numbers(
         }
     };
     let blocks = (0..).flat_map(|at: u64| of(block(seed, offset.wrapping_add(at))));
-    blocks.take(count).map(Float).collect()
+    out.set(blocks.map(Number::Float));
 }

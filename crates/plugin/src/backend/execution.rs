@@ -201,6 +201,11 @@ impl<'a, B> Execution<'a, B> {
         Ok(unsafe { DeviceTensor::new(dl) })
     }
 
+    /// Returns all outputs.
+    pub fn outputs(&self) -> impl Iterator<Item = DeviceTensor<'a, B>> + '_ {
+        (0..self.output_count()).map_while(|index| self.output(index).ok())
+    }
+
     /// Returns the number of outputs: 1, except for `positions`.
     pub fn output_count(&self) -> usize {
         self.call.outputs as usize

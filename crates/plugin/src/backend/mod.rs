@@ -90,6 +90,7 @@
 //! ```
 
 mod execution;
+mod layout;
 mod program;
 mod slots;
 mod tensor;
@@ -97,8 +98,9 @@ mod tensor;
 mod tests;
 
 pub use execution::{Execution, Operation, Params, dims};
+pub use layout::{ByteOffsets, Layout};
 pub use program::{Argument, Compiler, Language, Launch, Source};
-pub use tensor::{ByteOffsets, DeviceTensor};
+pub use tensor::DeviceTensor;
 
 pub(crate) use slots::{register, register_compiler};
 

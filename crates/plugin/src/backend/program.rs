@@ -148,6 +148,7 @@ impl<'a, B, P> Launch<'a, B, P> {
             ARGUMENT_BUFFER => unsafe {
                 Argument::Buffer { buffer: &*value.value.cast::<B>(), offset: value.offset }
             },
+            _ if value.size == 0 => Argument::Bytes(&[]),
             // SAFETY: the host provides that many bytes.
             _ => Argument::Bytes(unsafe {
                 std::slice::from_raw_parts(value.value.cast(), value.size as usize)

@@ -174,9 +174,17 @@ unsafe extern "C" fn allocate<B: Backend>(
     unsafe { slot(data, run) }
 }
 
-/// Returns the bytes of the host that are copied to or from a contiguous part.
-fn host_len<T>(part: &DeviceTensor<'_, T>) -> usize {
-    part.numel() * part.element_size()
+/// Returns the bytes of the host that are copied to a contiguous part. The pointer to no bytes may
+/// be null, which no slice may be.
+///
+/// # Safety
+/// `bytes` points to as many bytes as the part has.
+unsafe fn host_bytes<'a, T>(bytes: *const c_void, part: &DeviceTensor<'_, T>) -> &'a [u8] {
+    match part.numel() * part.element_size() {
+        0 => &[],
+        // SAFETY: the contract.
+        len => unsafe { std::slice::from_raw_parts(bytes.cast(), len) },
+    }
 }
 
 unsafe extern "C" fn upload<B: Backend>(
@@ -188,7 +196,7 @@ unsafe extern "C" fn upload<B: Backend>(
     // SAFETY: the spec's data; as many bytes as the part has.
     unsafe {
         let target = tensor::<B>(target);
-        let bytes = std::slice::from_raw_parts(bytes.cast(), host_len(&target));
+        let bytes = host_bytes(bytes, &target);
         slot(data, |backend: &B| backend.upload(bytes, &target, stream))
     }
 }
@@ -202,7 +210,7 @@ unsafe extern "C" fn upload_pinned<B: Backend>(
     // SAFETY: as in `upload`.
     unsafe {
         let target = tensor::<B>(target);
-        let bytes = std::slice::from_raw_parts(bytes.cast(), host_len(&target));
+        let bytes = host_bytes(bytes, &target);
         slot(data, |backend: &B| backend.upload_pinned(bytes, &target, stream))
     }
 }
@@ -216,7 +224,10 @@ unsafe extern "C" fn download<B: Backend>(
     // SAFETY: the spec's data; as many writable bytes as the part has.
     unsafe {
         let source = tensor::<B>(source);
-        let bytes = std::slice::from_raw_parts_mut(bytes.cast(), host_len(&source));
+        let bytes: &mut [u8] = match source.numel() * source.element_size() {
+            0 => &mut [],
+            len => std::slice::from_raw_parts_mut(bytes.cast(), len),
+        };
         slot(data, |backend: &B| backend.download(&source, bytes, stream))
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::layout::{ByteOffsets, Layout};
 use crate::abi::DLTensor;
 use crate::tensor::{is_contiguous, sizes};
 use crate::types::DType;
@@ -48,7 +49,7 @@ impl<'a, B> DeviceTensor<'a, B> {
 
     /// Returns the size of an element in bytes.
     pub fn element_size(&self) -> usize {
-        usize::from(self.dl.dtype.bits.div_ceil(8))
+        self.dtype().size()
     }
 
     /// Returns the size of each dimension.
@@ -78,13 +79,14 @@ impl<'a, B> DeviceTensor<'a, B> {
         is_contiguous(self.shape(), self.strides())
     }
 
+    /// Returns where the elements are, without borrowing the tensor.
+    pub fn layout(&self) -> Layout {
+        Layout::new(self.dtype(), self.byte_offset(), self.shape(), self.strides())
+    }
+
     /// Returns the byte offset of each element from the buffer's start, in row-major order.
     pub fn byte_offsets(&self) -> ByteOffsets {
-        let size = self.element_size() as isize;
-        let steps = self.shape().iter().zip(self.strides());
-        let axes: Vec<_> = steps.map(|(n, step)| (*n as usize, *step as isize * size)).collect();
-        let (index, left) = (vec![0; axes.len()], self.numel());
-        ByteOffsets { at: self.byte_offset() as isize, axes, index, left }
+        self.layout().offsets()
     }
 }
 
@@ -93,41 +95,3 @@ impl<B> fmt::Debug for DeviceTensor<'_, B> {
         write!(f, "{} {:?} on device {}", self.dtype(), self.shape(), self.device())
     }
 }
-
-/// Iterates over the byte offsets of a tensor's elements; it doesn't borrow the tensor.
-#[derive(Clone, Debug)]
-pub struct ByteOffsets {
-    at: isize,
-    /// The size of each dimension and the step along it, in bytes.
-    axes: Vec<(usize, isize)>,
-    index: Vec<usize>,
-    left: usize,
-}
-
-impl Iterator for ByteOffsets {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        if self.left == 0 {
-            return None;
-        }
-        let at = self.at as usize;
-        self.left -= 1;
-        for (index, (size, step)) in self.index.iter_mut().zip(&self.axes).rev() {
-            *index += 1;
-            self.at += step;
-            if *index < *size {
-                break;
-            }
-            self.at -= step * *size as isize;
-            *index = 0;
-        }
-        Some(at)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
-    }
-}
-
-impl ExactSizeIterator for ByteOffsets {}

@@ -294,6 +294,22 @@ fn tensors_are_views_of_the_hosts_structs() {
 }
 
 #[test]
+fn no_bytes_may_be_at_a_null_pointer() {
+    let (spec, buffer) = (spec(), String::new());
+    let (mut shape, mut strides) = ([0], [1]);
+    let dl = tensor(&buffer, &mut shape, &mut strides, 0);
+    // SAFETY: as above.
+    unsafe {
+        for upload in [spec.upload.unwrap(), spec.upload_pinned.unwrap()] {
+            assert!(!upload(spec.data, std::ptr::null(), &raw const dl, 0).is_null());
+            assert_eq!(last_error(), "Value: 0 bytes to uint16 [0] on device 3 of , 0");
+        }
+        assert!((spec.download.unwrap())(spec.data, &raw const dl, null_mut(), 0).is_null());
+        (spec.drop.unwrap())(spec.data);
+    }
+}
+
+#[test]
 fn operations_have_names_dtypes_and_parameters() {
     let (spec, buffer) = (spec(), String::new());
     let tensors = [tensor(&buffer, &mut [], &mut [], 0); 3];

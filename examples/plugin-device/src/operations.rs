@@ -1,0 +1,36 @@
+//! The operations: `has` says for which names and dtypes there is one, `run` runs it.
+
+use keyfold_plugin::{DType, Error, Operation, Params, Result};
+
+use crate::memory::View;
+use crate::{index, linalg, pointwise, random, reduce, rows};
+
+/// Returns whether [`run`] has an operation.
+pub fn has(operation: &Operation<'_>) -> bool {
+    let dtypes: Vec<DType> = operation.inputs().chain([operation.output()]).collect();
+    match operation.group() {
+        "pointwise" => pointwise::has(operation.name(), &dtypes),
+        "reduce" => reduce::has(operation.name(), &dtypes),
+        "rows" => rows::has(operation.name(), &dtypes),
+        "linalg" => linalg::has(operation.name()),
+        "index" => index::has(operation.name()),
+        "random" => random::has(operation.name(), &dtypes),
+        _ => false,
+    }
+}
+
+/// Runs an operation.
+pub fn run(name: &str, params: Params, inputs: &[View], outs: &[View]) -> Result<()> {
+    let out = &outs[0];
+    match params {
+        Params::Pointwise { fault } => return pointwise::run(name, fault, inputs, out),
+        Params::Reduce { dims, .. } => reduce::run(name, &inputs[0], dims, out),
+        Params::Rows { axis } => rows::run(name, &inputs[0], axis, out),
+        Params::None if name == "matmul" => linalg::matmul(&inputs[0], &inputs[1], out),
+        Params::None if name == "positions" => index::positions(&inputs[0], outs),
+        Params::Index { dims, at } => return index::run(name, inputs, dims, at, out),
+        Params::Random { seed, offset } => random::run(name, seed, offset, out),
+        _ => return Err(Error::not_supported(format!("there is no {name}"))),
+    }
+    Ok(())
+}
