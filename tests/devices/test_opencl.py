@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -10,37 +9,13 @@ import numpy as np
 import pytest
 
 import keyfold as kf
-from tests.helpers import pocl
-from tests.helpers.paths import EXAMPLES, ROOT
-from tests.helpers.plugins import build
-
-if pocl.environment(ROOT) is None:
-    pytest.skip("pocl isn't installed: pyopencl's wheel has it", allow_module_level=True)
-
-
-LOAD = "import sys, keyfold as kf; kf.load_plugin(sys.argv[1])"
+from tests.helpers.paths import EXAMPLES
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """The example's library."""
-    return build(EXAMPLES / "backend-opencl" / "Cargo.toml", tmp_path_factory.mktemp("opencl"))
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """The variables that the library reads, of this process, too."""
-    wanted = pocl.environment(tmp_path_factory.mktemp("pocl"))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in wanted.items():
-            patch.setenv(name, value)
-        yield wanted
-
-
-@pytest.fixture(scope="module")
-def opencl(library, environment):
+def opencl(opencl_library, pocl):
     """The plugin."""
-    with kf.load_plugin(library) as plugin:
+    with kf.load_plugin(opencl_library) as plugin:
         yield plugin
 
 
@@ -143,8 +118,16 @@ def test_trace_autocast_and_profile(opencl):
     assert event["device_time"] is not None
 
 
-def test_streams_and_errors_conform(library, environment):
-    command = [sys.executable, "-m", "keyfold", "conformance", "opencl", "--load", str(library)]
+def test_streams_and_errors_conform(opencl_library, pocl):
+    command = [
+        sys.executable,
+        "-m",
+        "keyfold",
+        "conformance",
+        "opencl",
+        "--load",
+        str(opencl_library),
+    ]
     command += ["--fraction", "0.02"]
     for group in ("streams", "errors"):
         command += ["--group", group]
@@ -152,67 +135,9 @@ def test_streams_and_errors_conform(library, environment):
     assert done.stdout.endswith("The backend conforms.\n"), done.stdout + done.stderr
 
 
-def test_training_is_as_accurate_as_on_the_cpu(library, environment):
+def test_training_is_as_accurate_as_on_the_cpu(opencl_library, pocl):
     script = EXAMPLES / "backend-opencl" / "train.py"
-    command = [sys.executable, str(script), str(library), "--epochs", "2"]
+    command = [sys.executable, str(script), str(opencl_library), "--epochs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["cpu", "opencl"]
-
-
-# Programs on disk
-
-
-def test_programs_are_kept_and_broken_ones_compiled_again(library, environment, tmp_path):
-    program = f"{LOAD}; x = kf.asarray([1.5], device='opencl'); print((x + x).cpu())"
-    variables = os.environ | {"KEYFOLD_OPENCL_CACHE": str(tmp_path / "programs")}
-
-    def kept():
-        command = [sys.executable, "-c", program, str(library)]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-        assert done.stdout == "Tensor([3.])\n"
-        return {path.name: path.read_bytes() for path in (tmp_path / "programs").iterdir()}
-
-    first = kept()
-    (name,) = first
-    (tmp_path / "programs" / name).write_bytes(first[name][:-20])
-    assert kept().keys() == first.keys()
-    assert len((tmp_path / "programs" / name).read_bytes()) > len(first[name]) - 20
-
-
-# What is missing
-
-
-def loading(library, environment, **changes):
-    """What a new process says that loads the plugin with other variables."""
-    variables = os.environ | environment | changes
-    command = [sys.executable, "-c", LOAD, str(library)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    return done.stderr.strip().rpartition("\n")[2]
-
-
-def test_no_loader_is_an_error_that_says_what_to_install(library, environment):
-    said = loading(library, environment, KEYFOLD_OPENCL="/nowhere/libOpenCL.so")
-    assert said.startswith("keyfold.LibraryLoadError: ")
-    assert "there is no OpenCL loader (" in said
-    assert "/nowhere/libOpenCL.so" in said
-    assert "ocl-icd-libopencl1" in said
-
-
-def test_another_library_is_no_loader(library, environment):
-    said = loading(library, environment, KEYFOLD_OPENCL="libm.so.6")
-    assert "libm.so.6 has no function clGetPlatformIDs: it isn't an OpenCL loader" in said
-
-
-def test_a_loader_without_a_driver_is_an_error(library, environment, tmp_path):
-    said = loading(library, environment, OCL_ICD_VENDORS=str(tmp_path))
-    assert "the OpenCL loader has no platform; install a device's driver" in said
-
-
-def test_a_program_with_an_error_is_shown_with_its_lines(library, environment):
-    program = f"{LOAD}; x = kf.asarray([1.0], device='opencl'); x + x"
-    variables = os.environ | environment | {"KEYFOLD_OPENCL_OPTIONS": "-DT_r=3 -Dkernel=kernal"}
-    command = [sys.executable, "-c", program, str(library)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert "the OpenCL program add doesn't compile: CL_BUILD_PROGRAM_FAILURE" in done.stderr
-    assert "| kernel __attribute__" in done.stderr

@@ -43,7 +43,8 @@ pub fn check(status: Status, what: &str) -> Result<()> {
 }
 
 /// The words of errors after which nothing works on a device.
-const LOST: &str = ", the device is lost: its tensors can only be dropped, a new process may use it";
+const LOST: &str =
+    ", the device is lost: its tensors can only be dropped, a new process may use it";
 
 /// Returns whether an error tells that its device is lost.
 pub fn tells_loss(error: &Error) -> bool {
