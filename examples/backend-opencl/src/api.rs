@@ -112,6 +112,7 @@ functions! {
     clGetProgramBuildInfo(Handle, Handle, u32, usize, *mut c_void, *mut usize) -> Status;
     clReleaseProgram(Handle) -> Status;
     clCreateKernel(Handle, *const c_char, *mut Status) -> Handle;
+    clReleaseKernel(Handle) -> Status;
     clSetKernelArg(Handle, u32, usize, *const c_void) -> Status;
     clEnqueueNDRangeKernel(
         Handle, Handle, u32, *const usize, *const usize, *const usize,

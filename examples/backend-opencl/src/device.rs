@@ -24,6 +24,8 @@ pub struct Device {
     pub float64: bool,
     /// The work-items of a group in kernels of one dimension; `GROUP` in their sources.
     pub group: usize,
+    /// The groups that keep the device busy.
+    most_groups: u64,
     max_allocation: u64,
     /// Whether the driver has told that nothing works any more.
     pub lost: AtomicBool,
@@ -78,6 +80,7 @@ impl Device {
             context,
             float64,
             group,
+            most_groups: 1 << 20,
             max_allocation: device_number(api, id, api::DEVICE_MAX_MEM_ALLOC_SIZE),
             lost: AtomicBool::new(false),
             streams,
@@ -175,6 +178,21 @@ impl Device {
         items: u64,
     ) -> Result<()> {
         let groups = items.div_ceil(self.group as u64) as usize;
+        self.launch(kernel, stream, args, [groups, 1, 1], [self.group, 1, 1])
+    }
+
+    /// Queues a kernel whose work-items share that many elements, however many there are.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn launch_grid(
+        &self,
+        kernel: &Kernel,
+        stream: &Stream,
+        args: &[Arg<'_>],
+        elements: u64,
+    ) -> Result<()> {
+        let groups = elements.div_ceil(self.group as u64).min(self.most_groups) as usize;
         self.launch(kernel, stream, args, [groups, 1, 1], [self.group, 1, 1])
     }
 }

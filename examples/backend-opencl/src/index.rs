@@ -6,7 +6,7 @@ use keyfold_plugin::{DeviceTensor, Error, Execution, Params, Result, dims};
 
 use crate::device::{Arg, Buffer, Device};
 use crate::layout::MAX_RANK;
-use crate::stream::{Fault, Stream};
+use crate::stream::Stream;
 use crate::tensor::Place;
 use crate::types::Type::{self, Bool, I64, U64};
 use crate::types::prelude;
@@ -197,7 +197,7 @@ pub fn execute(device: &Device, stream: &Stream, call: &Execution<'_, Buffer>) -
     let kernel = device
         .programs
         .kernel(("index", key), || source(device, mode, x.dtype, rank, count_of_lists))?;
-    let tag = stream.expect(Fault::Position(name), call.operator());
+    let tag = stream.expect(name, call.operator());
     let ([pv, av], [px, ax]) = (values.args(), x.args());
     let mut args = vec![pv, av, px, ax];
     args.extend(lists.iter().map(|list| Arg::Buffer(list.buffer().handle)));

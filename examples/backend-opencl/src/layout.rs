@@ -78,19 +78,18 @@ impl<const K: usize> Loop<K> {
         }
     }
 
-    /// Returns whether a tensor's elements lie one after another, and whether it is one element.
-    pub fn is_flat(&self, k: usize) -> Option<Flat> {
-        match (self.rank, self.steps[k][0]) {
-            (0, _) | (1, 1) => Some(Flat::Contiguous),
-            (1, 0) => Some(Flat::Single),
-            _ => None,
+    /// Returns a kernel's parameter with all dimensions: the shape, then the steps.
+    pub fn bytes(&self) -> Vec<u8> {
+        let lists = [&self.shape].into_iter().chain(&self.steps);
+        lists.flatten().flat_map(|number| number.to_ne_bytes()).collect()
+    }
+
+    /// Returns whether all tensors' elements lie one after another.
+    pub fn is_contiguous(&self) -> bool {
+        match self.rank {
+            0 => true,
+            1 => self.steps.iter().all(|steps| steps[0] == 1),
+            _ => false,
         }
     }
-}
-
-/// How a kernel without strides reads a tensor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Flat {
-    Contiguous,
-    Single,
 }

@@ -4,24 +4,27 @@
 //! - `device`, `stream`, `event`: a device's queues, launches, and errors of what ran late
 //! - `program`, `cache`: programs compiled at first use, kept in memory and on disk
 //! - `types`, `layout`, `tensor`: elements and loops in OpenCL C
-//! - `memory`, `pointwise`, ...: copies, and the operations by group
+//! - `memory`, `strided`: copies and fills
+//! - `expression`: expressions, compiled from the host's OpenCL C; `reduce`, ...: the operations of
+//!   the other groups
 
 mod api;
 mod cache;
 mod device;
 mod event;
+mod expression;
 mod index;
 mod layout;
 mod loader;
 mod matmul;
 mod memory;
-mod pointwise;
 mod positions;
 mod program;
 mod random;
 mod reduce;
 mod rows;
 mod stream;
+mod strided;
 mod tensor;
 mod types;
 
@@ -50,7 +53,7 @@ fn register(host: &mut Registrar<'_>) -> Result<()> {
     }
     match refused {
         Some(error) if usable.is_empty() => Err(error),
-        _ => host.device("opencl", OpenCl { devices: usable }),
+        _ => host.compiler("opencl", OpenCl { devices: usable }),
     }
 }
 
@@ -72,23 +75,17 @@ impl OpenCl {
             }
         })
     }
-}
 
-/// An operation of a group, in the interface's own words.
-macro_rules! known {
-    ($name:expr, $($known:literal)*) => {
-        match $name {
-            $($known => Some($known),)*
-            _ => None,
+    /// Returns whether all devices compute in float64.
+    ///
+    /// # Errors
+    /// The first that doesn't.
+    fn has_float64(&self) -> Result<()> {
+        match self.devices.iter().find(|device| !device.float64) {
+            None => Ok(()),
+            Some(device) => Err(Error::not_supported(format!("{} has no float64", device.name))),
         }
-    };
-}
-
-/// Returns a primitive's name for the life of the process.
-fn primitive(name: &str) -> Option<&'static str> {
-    known!(name, "cast" "iota" "gather" "check" "add" "sub" "mul" "div" "neg" "abs" "sqrt" "exp"
-        "log" "sin" "cos" "floor" "equal" "less" "and" "or" "xor" "shift_left" "shift_right"
-        "where")
+    }
 }
 
 impl Backend for OpenCl {
@@ -209,22 +206,21 @@ impl Backend for OpenCl {
     }
 
     fn support(&self, operation: &Operation<'_>) -> Result<()> {
+        if operation.group() == "pointwise" {
+            return expression::support(self, operation);
+        }
         let real = |dtype: DType| {
             let known = Type::of(dtype)
                 .ok_or_else(|| Error::not_supported(format!("it has no operations on {dtype}")))?;
-            let lacking = self.devices.iter().find(|device| !device.float64);
-            match lacking.filter(|_| known == Type::F64) {
-                Some(device) => {
-                    Err(Error::not_supported(format!("{} has no float64", device.name)))
-                }
-                None => Ok(known),
+            if known == Type::F64 {
+                self.has_float64()?;
             }
+            Ok(known)
         };
         let inputs = operation.inputs().map(real).collect::<Result<Vec<Type>>>()?;
         let output = real(operation.output())?;
         let (name, first) = (operation.name(), inputs.first().copied().unwrap_or(output));
         match operation.group() {
-            "pointwise" => pointwise::support(operation, &inputs, output),
             "reduce" => reduce::support(name, first, output),
             "rows" => rows::support(name, first, output),
             "linalg" => matmul::support(name, first, output),
@@ -241,9 +237,6 @@ impl Backend for OpenCl {
             let stream = device.stream(call.stream());
             stream.note(call.operator());
             match (call.group(), call.name()) {
-                ("pointwise", name) if primitive(name).is_some() => {
-                    pointwise::execute(device, stream, call, primitive(name).unwrap_or_default())
-                }
                 ("reduce", _) => reduce::execute(device, stream, call),
                 ("rows", _) => rows::execute(device, stream, call),
                 ("linalg", "matmul") => matmul::execute(device, stream, call),

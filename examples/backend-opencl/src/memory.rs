@@ -3,10 +3,10 @@
 use keyfold_plugin::{DeviceTensor, Result};
 
 use crate::device::{Buffer, Device};
-use crate::layout::{Flat, Loop};
+use crate::layout::Loop;
 use crate::loader::check;
-use crate::pointwise;
 use crate::stream::Stream;
+use crate::strided;
 use crate::tensor::Place;
 use crate::types::Type;
 
@@ -71,7 +71,7 @@ pub fn copy(
     if copy_whole(device, stream, &over, (from, to), unit)? {
         return Ok(());
     }
-    pointwise::copy((device, stream), &over, from, to)
+    strided::copy((device, stream), &over, from, to)
 }
 
 /// Copies by the queue's own commands if they fit: one row, or rows at equal distances, of which
@@ -85,7 +85,7 @@ fn copy_whole(
 ) -> Result<bool> {
     let api = device.api;
     let byte = |elements: i64| elements.cast_unsigned() as usize * unit;
-    if (over.is_flat(0), over.is_flat(1)) == (Some(Flat::Contiguous), Some(Flat::Contiguous)) {
+    if over.is_contiguous() {
         // SAFETY: parts inside the buffers, as the host has checked.
         let status = unsafe {
             (api.clEnqueueCopyBuffer)(
@@ -158,14 +158,14 @@ pub fn fill(
     let (unit, dtype) = unit(&[size, at]);
     let parts = (size / unit) as i64;
     for (part, bytes) in element.chunks(unit).enumerate() {
-        let mut over = Loop::<1>::new();
+        let mut over = Loop::<2>::new();
         for (size, step) in target.shape().iter().zip(target.strides()) {
-            over.push(*size, [step * parts])?;
+            over.push(*size, [step * parts; 2])?;
         }
         let mut number = [0; 8];
         number[..unit].copy_from_slice(bytes);
         let to = Place { memory: handle, at: (at / unit + part) as i64, dtype };
-        pointwise::fill((device, stream), &over, to, u64::from_le_bytes(number))?;
+        strided::fill((device, stream), &over, to, u64::from_le_bytes(number))?;
     }
     Ok(())
 }

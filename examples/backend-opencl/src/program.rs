@@ -1,7 +1,7 @@
 //! Programs: compiled at first use, kept in memory and on disk.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use keyfold_plugin::{Error, ErrorKind, Result};
@@ -10,8 +10,8 @@ use crate::api::{self, Api, Handle, status_name};
 use crate::cache::Cache;
 use crate::loader::check;
 
-/// The name that every kernel has.
-const KERNEL: &CStr = c"run";
+/// The name that every kernel of the backend has.
+const KERNEL: &str = "run";
 
 /// What a program computes: the name of its source, and numbers for the types and variants that it
 /// was generated for.
@@ -19,6 +19,7 @@ pub type Key = (&'static str, [u8; 8]);
 
 /// A kernel. Its arguments are a part of it, so one thread at a time sets them and queues it.
 pub struct Kernel {
+    api: &'static Api,
     pub handle: Handle,
     lock: Mutex<()>,
 }
@@ -31,6 +32,13 @@ unsafe impl Sync for Kernel {}
 impl Kernel {
     pub fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this kernel's own. OpenCL keeps it until queued launches have run.
+        unsafe { (self.api.clReleaseKernel)(self.handle) };
     }
 }
 
@@ -75,18 +83,27 @@ impl Programs {
         if let Some(known) = self.kernels.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(Arc::clone(known));
         }
-        let program = self.program(key.0, &source())?;
+        let made = Arc::new(self.compile(key.0, KERNEL, &source())?);
+        let mut kernels = self.kernels.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(kernels.entry(key).or_insert(made)))
+    }
+
+    /// Compiles the kernel of a name in a source. `label` names the program in errors.
+    ///
+    /// # Errors
+    /// As [`Programs::kernel`].
+    pub fn compile(&self, label: &str, name: &str, source: &str) -> Result<Kernel> {
+        let program = self.program(label, source)?;
+        let name = CString::new(name).unwrap_or_default();
         let mut status = 0;
         // SAFETY: a program that was built; it lives as long as its kernel.
         let handle = unsafe {
-            let kernel = (self.api.clCreateKernel)(program, KERNEL.as_ptr(), &raw mut status);
+            let kernel = (self.api.clCreateKernel)(program, name.as_ptr(), &raw mut status);
             (self.api.clReleaseProgram)(program);
             kernel
         };
-        check(status, &format!("making the kernel of {}", key.0))?;
-        let made = Arc::new(Kernel { handle, lock: Mutex::default() });
-        let mut kernels = self.kernels.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::clone(kernels.entry(key).or_insert(made)))
+        check(status, &format!("making the kernel of {label}"))?;
+        Ok(Kernel { api: self.api, handle, lock: Mutex::default() })
     }
 
     /// Returns a built program: of the cached binary if there is a usable one, else of the source.

@@ -7,18 +7,9 @@ use keyfold_plugin::{Error, ErrorKind, Result};
 use crate::api::{self, Api, Handle};
 use crate::loader::check;
 
-/// The kind of a fault that a kernel may find.
-#[derive(Clone, Debug)]
-pub enum Fault {
-    /// A false element of the primitive `check`.
-    Check(u32),
-    /// A position out of range, of an operation.
-    Position(&'static str),
-}
-
 struct Pending {
     tag: i32,
-    fault: Fault,
+    operation: &'static str,
     operator: String,
 }
 
@@ -147,12 +138,12 @@ impl Stream {
         last.push_str(operator);
     }
 
-    /// Notes a call whose kernel may find a fault, and returns its tag.
-    pub fn expect(&self, fault: Fault, operator: &str) -> i32 {
+    /// Notes a call whose kernel may find a position out of range, and returns its tag.
+    pub fn expect(&self, operation: &'static str, operator: &str) -> i32 {
         let mut state = self.state();
         state.next = state.next.checked_add(1).unwrap_or(1);
         let tag = state.next;
-        state.pending.push(Pending { tag, fault, operator: operator.to_owned() });
+        state.pending.push(Pending { tag, operation, operator: operator.to_owned() });
         tag
     }
 
@@ -175,27 +166,22 @@ impl Stream {
         self.reset()?;
         let position = i64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| word[8 + i]));
         let found = pending.into_iter().find(|pending| pending.tag == tag);
-        let Some(Pending { fault, operator, .. }) = found else {
+        let Some(Pending { operation, operator, .. }) = found else {
             return Err(Error::new(
                 ErrorKind::KernelFailed,
                 format!("a kernel of a call after number {latest} is at fault"),
             )
             .late("opencl"));
         };
-        Err(match fault {
-            Fault::Check(code) => Error::fault(code).late(&operator),
-            Fault::Position(operation) => {
-                let operator = if operator.is_empty() { operation } else { &operator };
-                Error::new(
-                    ErrorKind::Index,
-                    format!(
-                        "position {position} is out of range for dimension {dim} of the tensor \
-                         that is indexed"
-                    ),
-                )
-                .late(operator)
-            }
-        })
+        let operator = if operator.is_empty() { operation } else { &operator };
+        Err(Error::new(
+            ErrorKind::Index,
+            format!(
+                "position {position} is out of range for dimension {dim} of the tensor that is \
+                 indexed"
+            ),
+        )
+        .late(operator))
     }
 
     /// Waits for everything queued.

@@ -48,14 +48,6 @@ impl Type {
         matches!(self, F16 | BF16 | F32 | F64)
     }
 
-    pub fn is_half(self) -> bool {
-        matches!(self, F16 | BF16)
-    }
-
-    pub fn is_signed(self) -> bool {
-        matches!(self, I8 | I16 | I32 | I64)
-    }
-
     /// Returns the type of the elements in memory.
     pub fn stored(self) -> &'static str {
         match self {
