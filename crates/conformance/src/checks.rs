@@ -1,5 +1,7 @@
 //! The groups of checks that aren't calls of one operator, and what they report.
 
+use std::cell::OnceCell;
+
 use keyfold_core::Error;
 
 use crate::report::{Finding, Report, Symptom, Verdict};
@@ -17,6 +19,8 @@ impl From<Error> for Fault {
 pub(crate) struct Checks<'a> {
     /// The device.
     pub(crate) target: &'a Target,
+    /// The device with the kernels of other operations in the place of those that it lacks.
+    pub(crate) forced: OnceCell<Target>,
     /// The group's counts.
     pub(crate) tally: &'a mut Tally,
     /// The run's findings.

@@ -1,5 +1,6 @@
 //! Runs the groups of cases.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Instant;
@@ -165,6 +166,7 @@ pub fn run_with(
         let only = options.only.as_deref().filter(|_| options.mode == Mode::Test);
         let mut checks = Checks {
             target: &target,
+            forced: OnceCell::new(),
             tally: &mut tally,
             report: &mut report,
             before,
@@ -293,7 +295,7 @@ fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
                 checks.tally.note(&operation, Verdict::Passed);
                 continue;
             }
-            Outcome::Lacking(reason) => match works(checks.target, &case)? {
+            Outcome::Lacking(reason) => match works(checks, &case)? {
                 true => {
                     let message = format!("The backend says: {reason}. {}", described(&plan));
                     (Verdict::Unclaimed, Some(Symptom::Unclaimed), message)
@@ -323,15 +325,22 @@ fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
 
 /// Returns whether a kernel of the group computes a case that the backend doesn't claim. It must be
 /// right for two sets of elements, so that no result is right by chance.
-fn works(target: &Target, case: &Case) -> Result<bool> {
-    let mut forced = Target::new(target.device)?;
-    forced.dispatcher = Some(forced::dispatcher(target)?);
+fn works(checks: &Checks<'_>, case: &Case) -> Result<bool> {
+    let device = checks.target.device;
+    let forced = match checks.forced.get() {
+        Some(forced) => forced,
+        None => {
+            let mut forced = Target::new(device)?;
+            forced.dispatcher = Some(forced::dispatcher(checks.target)?);
+            checks.forced.get_or_init(|| forced)
+        }
+    };
     for more in [0, 1] {
         let case = Case { seed: case.seed.wrapping_add(more), ..*case };
-        let Some(plan) = case.plan(target.device, &Change::default())? else { return Ok(false) };
+        let Some(plan) = case.plan(device, &Change::default())? else { return Ok(false) };
         // A result without elements is right whatever ran.
         if plan.expected.array.items.is_empty()
-            || !matches!(run_case(&forced, case.row, &plan), Outcome::Passed)
+            || !matches!(run_case(forced, case.row, &plan), Outcome::Passed)
         {
             return Ok(false);
         }
