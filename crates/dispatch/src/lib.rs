@@ -57,7 +57,9 @@ pub use local::{
     LocalContext, LocalData, LocalGuard, LocalKeys, exclude_keys, include_keys, include_keys_with,
     inside_layers, local_data, outside_layers, with_ambient, without_layers,
 };
-pub use names::{backend_was_removed, note_removed_backend, register_backend, register_key};
+pub use names::{
+    backend_was_removed, check_backend_name, note_removed_backend, register_backend, register_key,
+};
 pub use operator::Operator;
 pub use packet::{Packet, first_that_takes};
 pub use provenance::Provenance;

@@ -268,7 +268,6 @@ fn plain_name(users: &[UserKey], key: DispatchKey) -> String {
 /// [`ErrorKind::UnknownKey`] if the name is a functionality key's or isn't an identifier, or if all
 /// twelve bits are taken.
 pub fn register_backend(name: &str) -> Result<DispatchKey> {
-    let upper = name.to_ascii_uppercase();
     if let Ok(kind) = name.parse::<DeviceType>() {
         REMOVED.fetch_and(!(1 << kind.index()), Ordering::Relaxed);
         let key = DispatchKey::from_device_type(kind);
@@ -276,6 +275,30 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
             return Ok(key);
         }
     }
+    check_backend_name(name)?;
+    let kind = DeviceType::register(name).map_err(with_removed)?;
+    debug_assert!(USER_DEVICE_TYPES.contains(&kind.index()));
+    let key = DispatchKey::from_device_type(kind);
+    let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);
+    if !users.iter().any(|u| u.key == key) {
+        let name = name.to_ascii_uppercase();
+        users.push(UserKey { key, name, above: None, skippable: false });
+        REGISTERED.fetch_or(1 << key.bit(), Ordering::Release);
+    }
+    Ok(key)
+}
+
+/// Checks that a backend can have the name: it is a registered one's, or new and no other key's.
+/// There may still be no place left for it.
+///
+/// # Errors
+/// As [`register_backend`].
+pub fn check_backend_name(name: &str) -> Result<()> {
+    let registered_kind = name.parse::<DeviceType>().map(DispatchKey::from_device_type);
+    if registered_kind.is_ok_and(|key| registered().contains(key)) {
+        return Ok(());
+    }
+    let upper = name.to_ascii_uppercase();
     check_new_name(&upper)?;
     // In any case, since a backend AUTOGRAD beside Autograd would mislead.
     let taken = registered().iter().map(DispatchKey::name).find(|k| k.eq_ignore_ascii_case(&upper));
@@ -295,15 +318,7 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
             ));
         }
     }
-    let kind = DeviceType::register(name).map_err(with_removed)?;
-    debug_assert!(USER_DEVICE_TYPES.contains(&kind.index()));
-    let key = DispatchKey::from_device_type(kind);
-    let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);
-    if !users.iter().any(|u| u.key == key) {
-        users.push(UserKey { key, name: upper, above: None, skippable: false });
-        REGISTERED.fetch_or(1 << key.bit(), Ordering::Release);
-    }
-    Ok(key)
+    Ok(())
 }
 
 /// Adds the device types that a backend can be registered under again.

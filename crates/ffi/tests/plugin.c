@@ -44,6 +44,12 @@ typedef struct {
 #define SHORT 9
 #define SILENT 10
 #define NOT_A_PLUGIN 11
+#define NO_FUNCTION 12
+#define NO_SPEC 13
+#define NO_REGISTER 14
+#define CUT_TEXT 15
+#define NULL_TEXT 16
+#define CUT_NAME 17
 
 #if CASE == NOT_A_PLUGIN
 int unrelated(void) { return 1; }
@@ -84,8 +90,14 @@ static void *enter(const Host *host, void *registrar) {
         spec.returns = 99;
     if (CASE == SHORT)
         spec.size -= 8;
-    if ((error = host->kernel(registrar, &spec)))
+    if (CASE == NO_FUNCTION)
+        spec.function = 0;
+    if (CASE == NULL_TEXT)
+        spec.name.data = 0;
+    if ((error = host->kernel(registrar, CASE == NO_SPEC ? 0 : &spec)))
         return error;
+    if (CASE == CUT_TEXT) /* in the middle of a character */
+        return host->error_new(TEXT("Value"), TEXT("no caf\xc3"));
     if (CASE == FAILS)
         return host->error_new(TEXT("Value"), TEXT("no licence for this machine"));
     return 0;
@@ -98,8 +110,8 @@ const Descriptor keyfold_plugin = {
         (CASE == MAGIC),
     CASE == MAJOR ? 7 : 1,
     CASE == MINOR ? 900 : 0,
-    {"in-c", 4},
+    {CASE == CUT_NAME ? "in-\xc3" : "in-c", 4},
     {"0.3.0", 5},
-    enter,
+    CASE == NO_REGISTER ? 0 : enter,
 };
 #endif

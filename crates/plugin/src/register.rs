@@ -120,7 +120,7 @@ impl Registrar<'_> {
             operator: Text::new(operator),
             key: Text::new(key),
             name: Text::new(&name),
-            function: run::<F, R>,
+            function: Some(run::<F, R>),
             data: Box::into_raw(Box::new(function)).cast(),
             drop: Some(drop_data::<F>),
         };

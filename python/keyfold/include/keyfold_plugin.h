@@ -197,6 +197,8 @@ typedef struct KeyfoldStatistics {
 typedef struct KeyfoldSource {
     uint32_t size;
     uint32_t parameters;
+    uint32_t device; /* the one that it is compiled for */
+    uint32_t reserved;
     KeyfoldText name;         /* has C linkage */
     KeyfoldText text;         /* self-contained */
     const KeyfoldText *types; /* of the parameters, in order */

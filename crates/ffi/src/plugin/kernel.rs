@@ -18,7 +18,8 @@ use crate::outputs::{Output, outputs};
 
 /// A kernel's function and the plugin's data for it. Keeps the library loaded.
 pub(super) struct Code {
-    function: SafeCall,
+    /// Not null.
+    function: Option<SafeCall>,
     data: *mut c_void,
     drop: Option<unsafe extern "C" fn(*mut c_void)>,
     returns: i32,
@@ -46,6 +47,10 @@ impl Code {
     pub(super) unsafe fn new(spec: &KernelSpec, library: Arc<Library>) -> Result<Self> {
         let (function, data, drop, returns) = (spec.function, spec.data, spec.drop, spec.returns);
         let code = Code { function, data, drop, returns, _library: library };
+        if function.is_none() {
+            let message = "a kernel's function is null";
+            return Err(Error::new(ErrorKind::Registration, message));
+        }
         if !(abi::RETURNS_NOTHING..=abi::RETURNS_VALUES).contains(&returns) {
             return Err(Error::new(
                 ErrorKind::Registration,
@@ -87,12 +92,15 @@ impl Code {
             args,
             outcome: Mutex::new(Outcome::default()),
         };
+        let function = self
+            .function
+            .ok_or_else(|| Error::new(ErrorKind::KernelFailed, "the kernel's function is null"))?;
         let mut result = Any::new(abi::NONE, 0);
         // SAFETY: the plugin keeps to the convention; `passed`, `outputs` and the caller's
         // arguments keep all pointees alive until after the call.
         let code = unsafe {
             let (handle, count) = ((&raw mut running).cast::<c_void>(), values.len() as i32);
-            (self.function)(handle, values.as_ptr(), count, &raw mut result)
+            function(handle, values.as_ptr(), count, &raw mut result)
         };
         let outcome = running.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         drop(passed);

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_plugin::abi::{Descriptor, MAGIC, REQUIREMENTS_SYMBOL, Requirements, SYMBOL};
+use keyfold_plugin::abi::{Descriptor, MAGIC, REQUIREMENTS_SYMBOL, Register, Requirements, SYMBOL};
 
 use super::elf;
+use super::text;
 use super::versions::HOST;
 use crate::runtime::why;
 
@@ -15,14 +16,9 @@ pub(super) struct Library {
     name: String,
     version: String,
     abi_minor: u32,
-    descriptor: *const Descriptor,
+    register: Register,
     _library: libloading::Library,
 }
-
-// SAFETY: the descriptor is a constant of the loaded library.
-unsafe impl Send for Library {}
-// SAFETY: as above.
-unsafe impl Sync for Library {}
 
 impl Library {
     /// Loads a library and checks that it is a plugin of this ABI.
@@ -60,10 +56,19 @@ impl Library {
         };
         let agreed = HOST.agree((major, minor), requirements);
         let abi_minor = agreed.map_err(|reason| wrong(&path, &reason))?;
-        // SAFETY: a descriptor of this version; its text is constant while the library is loaded.
-        let (name, version) = unsafe { ((*descriptor).name.get(), (*descriptor).version.get()) };
-        let (name, version) = (name.to_owned(), version.to_owned());
-        Ok(Library { path, name, version, abi_minor, descriptor, _library: library })
+        // SAFETY: a descriptor of this version.
+        let descriptor = unsafe { &*descriptor };
+        let text = |text, what| {
+            // SAFETY: the text is constant while the library is loaded.
+            let checked = unsafe { text::checked(text, what) };
+            checked.map(str::to_owned).map_err(|error| wrong(&path, error.message()))
+        };
+        let name = text(descriptor.name, "the name in its descriptor")?;
+        let version = text(descriptor.version, "the version in its descriptor")?;
+        let Some(register) = descriptor.register else {
+            return Err(wrong(&path, "the register function in its descriptor is null"));
+        };
+        Ok(Library { path, name, version, abi_minor, register, _library: library })
     }
 
     /// Returns the minor version of the ABI that plugin and host use.
@@ -71,9 +76,9 @@ impl Library {
         self.abi_minor
     }
 
-    pub(super) fn descriptor(&self) -> &Descriptor {
-        // SAFETY: checked in `open`; the library is loaded while `self` lives.
-        unsafe { &*self.descriptor }
+    /// Returns the register function, for as long as the library is loaded.
+    pub(super) fn register(&self) -> Register {
+        self.register
     }
 
     pub(super) fn path(&self) -> &Path {

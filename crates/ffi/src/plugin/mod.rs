@@ -10,7 +10,7 @@
 //! - `staging`: the plugin's registrations
 //! - `kernel`: a call of a plugin's kernel; `values`: its arguments and results
 //! - `device`: its devices
-//! - `table`: the host's functions
+//! - `table`: the host's functions; `text`: a plugin's texts, checked
 
 mod device;
 mod elf;
@@ -18,6 +18,7 @@ mod kernel;
 mod library;
 mod staging;
 mod table;
+mod text;
 mod values;
 mod versions;
 
@@ -61,7 +62,8 @@ pub struct Plugin {
 }
 
 /// Loads a plugin and registers all its definitions and kernels in a dispatcher, and its devices in
-/// the process, or none of them.
+/// the process, or none of them. Of the twelve names of device types that a process has, a load that
+/// fails takes none, unless a kernel at the new device's own key is refused.
 ///
 /// # Errors
 /// [`ErrorKind::Library`], with the file's name, if the file is missing, isn't a shared library or
@@ -71,12 +73,10 @@ pub struct Plugin {
 pub fn load(path: &Path, dispatcher: &Dispatcher<Value>) -> Result<Plugin> {
     let library = Arc::new(Library::open(path)?);
     let mut staging = Staging::new(dispatcher, Arc::clone(&library));
+    let registrar = (&raw mut staging).cast::<abi::HostRegistrar>();
     // SAFETY: the descriptor was checked, so this is a register function of this version; table and
     // registrar have the types that it expects.
-    let error = unsafe {
-        let registrar = (&raw mut staging).cast::<abi::HostRegistrar>();
-        table::take_held((library.descriptor().register)(table::address(), registrar))
-    };
+    let error = unsafe { table::take_held(library.register()(table::address(), registrar)) };
     if let Some(held) = error {
         return Err(failed(&library, held.error));
     }

@@ -17,6 +17,7 @@ use keyfold_tensor::{Tensor, Value};
 
 use super::kernel::RunningCall;
 use super::staging::Staging;
+use super::text::{checked, shown};
 use super::values::{self, Owned};
 use super::versions::HOST;
 
@@ -103,7 +104,7 @@ fn guarded(run: impl FnOnce() -> Result<()>) -> *mut HostError {
 
 unsafe extern "C" fn define(registrar: *mut HostRegistrar, schema: Text) -> *mut HostError {
     // SAFETY: the registrar that `load` passed, and text valid for the call.
-    guarded(|| unsafe { (*registrar.cast::<Staging>()).define(schema.get()) })
+    guarded(|| unsafe { (*registrar.cast::<Staging>()).define(checked(schema, "a schema")?) })
 }
 
 unsafe extern "C" fn kernel(
@@ -111,7 +112,7 @@ unsafe extern "C" fn kernel(
     spec: *const KernelSpec,
 ) -> *mut HostError {
     // SAFETY: as above; the plugin keeps to the ABI.
-    guarded(|| unsafe { (*registrar.cast::<Staging>()).kernel(&*spec) })
+    guarded(|| unsafe { (*registrar.cast::<Staging>()).kernel(spec) })
 }
 
 unsafe extern "C" fn fallthrough(
@@ -120,7 +121,11 @@ unsafe extern "C" fn fallthrough(
     key: Text,
 ) -> *mut HostError {
     // SAFETY: as above.
-    guarded(|| unsafe { (*registrar.cast::<Staging>()).fallthrough(operator.get(), key.get()) })
+    guarded(|| unsafe {
+        let operator = checked(operator, "a fallthrough's operator")?;
+        let key = checked(key, "a fallthrough's key")?;
+        (*registrar.cast::<Staging>()).fallthrough(operator, key)
+    })
 }
 
 unsafe extern "C" fn device(
@@ -129,6 +134,15 @@ unsafe extern "C" fn device(
 ) -> *mut HostError {
     // SAFETY: as above; the plugin keeps to the ABI.
     guarded(|| unsafe { (*registrar.cast::<Staging>()).device(spec) })
+}
+
+/// Returns the name of an operator that a plugin calls.
+///
+/// # Safety
+/// As for [`checked`].
+unsafe fn named<'a>(operator: Text) -> Result<&'a str> {
+    // SAFETY: the contract.
+    unsafe { checked(operator, "the name of the operator to call") }
 }
 
 unsafe extern "C" fn call(
@@ -141,7 +155,7 @@ unsafe extern "C" fn call(
     guarded(|| {
         // SAFETY: the frame of a call in progress, and values of the ABI.
         let (running, args, operator) =
-            unsafe { (RunningCall::of(frame), values::read(args, count)?, operator.get()) };
+            unsafe { (RunningCall::of(frame), values::read(args, count)?, named(operator)?) };
         let value = running.context.dispatcher()?.call(operator, &args)?;
         // SAFETY: `result` is a writable pointer.
         unsafe { result.write(Owned::into_raw(value)) };
@@ -159,7 +173,7 @@ unsafe extern "C" fn redispatch(
 ) -> *mut HostError {
     guarded(|| {
         // SAFETY: as in `call`.
-        let (running, operator) = unsafe { (RunningCall::of(frame), operator.get()) };
+        let (running, operator) = unsafe { (RunningCall::of(frame), named(operator)?) };
         let keyset = DispatchKeySet::from_bits_truncate(keyset);
         let given;
         let args = if args.is_null() && operator.is_empty() {
@@ -218,7 +232,7 @@ unsafe extern "C" fn empty(
 unsafe extern "C" fn keys(name: Text, bits: *mut u64) -> *mut HostError {
     guarded(|| {
         // SAFETY: text valid for the call, and a writable number.
-        unsafe { bits.write(DispatchKeySet::parse(name.get())?.bits()) };
+        unsafe { bits.write(DispatchKeySet::parse(checked(name, "a key's name")?)?.bits()) };
         Ok(())
     })
 }
@@ -259,11 +273,11 @@ unsafe extern "C" fn value_release(value: *mut HostValue) {
 
 unsafe extern "C" fn error_new(kind: Text, message: Text) -> *mut HostError {
     // SAFETY: text valid for the call.
-    let (kind, message) = unsafe { (kind.get(), message.get()) };
+    let (kind, message) = unsafe { (shown(kind), shown(message)) };
     let known = ErrorKind::ALL.into_iter().find(|known| known.name() == kind);
     // A kind of a later version, or one that needs more than a message.
     let kind = known.filter(|kind| *kind != ErrorKind::Foreign).unwrap_or(ErrorKind::KernelFailed);
-    HeldError::boxed(Error::new(kind, message), true)
+    HeldError::boxed(Error::new(kind, message.into_owned()), true)
 }
 
 unsafe extern "C" fn error_kind(error: *const HostError) -> Text {
@@ -284,10 +298,8 @@ unsafe extern "C" fn error_release(error: *mut HostError) {
 unsafe extern "C" fn fault(code: u32, operator: Text) -> *mut HostError {
     let error = keyfold_backend::primitives::fault(code);
     // SAFETY: text valid for the call.
-    let error = match unsafe { operator.get() } {
-        "" => error,
-        operator => error.at(operator),
-    };
+    let operator = unsafe { shown(operator) };
+    let error = if operator.is_empty() { error } else { error.at(&operator) };
     HeldError::boxed(error, true)
 }
 

@@ -24,12 +24,18 @@ pub(crate) fn compile(source: &Path, library: &Path, flags: &[&str]) {
 
 /// Compiles a source of this folder with one mistake.
 pub(crate) fn compiled(source: &str, case: &str) -> PathBuf {
+    compiled_as(source, case, &[])
+}
+
+/// As [`compiled`], with further flags.
+pub(crate) fn compiled_as(source: &str, case: &str, flags: &[&str]) -> PathBuf {
     let stem = Path::new(source).file_stem().unwrap().to_str().unwrap();
-    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{stem}_{case}.so"));
+    let name = format!("lib{stem}_{case}{}.so", if flags.is_empty() { "" } else { "_other" });
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
     // The shim that CUDA C compiles with as C++, for devices that compile expressions.
     let shim = concat!("-DSHIM=\"", env!("CARGO_MANIFEST_DIR"), "/../expr/tests/shim\"");
-    compile(&source, &library, &[&format!("-DCASE={case}"), shim]);
+    compile(&source, &library, &[&[&*format!("-DCASE={case}"), shim], flags].concat());
     library
 }
 

@@ -15,7 +15,7 @@ use keyfold_ffi::plugin::{self, Plugin};
 use keyfold_tensor::device::{StreamId, memory_of};
 use keyfold_tensor::{Tensor, Value};
 
-use crate::c_plugins::{compiled, example, refused, says};
+use crate::c_plugins::{compiled, compiled_as, example, refused, says};
 
 const SUM: &Operation = &Operation::new("sum");
 const SOFTMAX: &Operation = &Operation::new("softmax");
@@ -180,12 +180,33 @@ fn closing_takes_the_device_back_and_its_tensors_stay() {
 #[test]
 fn a_device_is_registered_with_everything_else_or_not_at_all() {
     let _alone = alone();
-    let parts = ["board::block", "already has a kernel"];
-    says(&refused(&device_in_c("KERNEL_TWICE")), ErrorKind::Registration, &parts);
+    let parts = ["board::block", "already has a kernel at BOARD"];
+    says(&refused(&device_in_c("KERNEL_TWICE")), ErrorKind::Library, &parts);
     assert!(backend(board(0)).is_none() && memory_of(board(0)).is_err());
     let parts = ["board has backend 'board-in-c 2.1' already"];
     says(&refused(&device_in_c("TWICE")), ErrorKind::Registration, &parts);
     assert!(backend(board(0)).is_none() && memory_of(board(0)).is_err());
+}
+
+#[test]
+fn a_refused_plugin_takes_no_name_of_a_device() {
+    let _alone = alone();
+    let path =
+        compiled_as("device.c", "KERNEL_TWICE", &["-DNAME=\"refused\"", "-DKEY=\"REFUSED\""]);
+    says(
+        &refused(&path),
+        ErrorKind::Library,
+        &["board::block already has a kernel at REFUSED", "block_bytes"],
+    );
+    let error = "refused".parse::<DeviceType>().unwrap_err();
+    says(&error, ErrorKind::Device, &["unknown device type"]);
+    // A spec that is too short was read as far as its data, which is dropped.
+    let path = device_in_c("SHORT_SPEC");
+    // SAFETY: a library of the test's own.
+    let library = unsafe { libloading::Library::new(&path) }.unwrap();
+    refused(&path);
+    // SAFETY: its counter is an int, which no thread writes now.
+    assert_eq!(unsafe { **library.get::<*const i32>(b"dropped\0").unwrap() }, 1);
 }
 
 #[test]
@@ -315,10 +336,12 @@ fn panics_of_a_backend_are_errors_that_name_plugin_and_slot() {
     let x = on(device, &[1.0], &[1]);
     let found = backend(device).unwrap();
     let offer = |op| found.rows().unwrap().rows(op, DType::F32, DType::F32);
-    let Offer::No(Reason(reason)) = offer(LOG_SOFTMAX) else { panic!("it was offered") };
-    assert!(reason.contains("support of log_softmax panicked: asked"), "{reason}");
-    let params = RowParams { op: SOFTMAX, axis: 0 };
+    let params = RowParams { op: LOG_SOFTMAX, axis: 0 };
     let out = Tensor::zeros(&[1], DType::F32, device).unwrap();
+    // A question that panics is no refusal: the operation fails, and never runs elsewhere.
+    let error = launch(offer(LOG_SOFTMAX), &params, &[&x], &out).unwrap_err();
+    says(&error, ErrorKind::KernelPanic, &[of, "support of log_softmax panicked: asked"]);
+    let params = RowParams { op: SOFTMAX, axis: 0 };
     let error = launch(offer(SOFTMAX), &params, &[&x], &out).unwrap_err();
     says(&error, ErrorKind::KernelPanic, &[of, "execute of softmax panicked: called"]);
     // The buffers' drop panics, too, which nothing can report.

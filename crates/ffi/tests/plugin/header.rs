@@ -147,6 +147,8 @@ fn layouts() -> String {
         "KeyfoldSource",
         size = "size",
         parameters = "parameters",
+        device = "device",
+        reserved = "reserved",
         name = "name",
         text = "text",
         types = "types"

@@ -288,8 +288,23 @@ fn a_failing_registration_leaves_nothing_behind() {
     says(&refused(&in_c("KEY")), ErrorKind::Library, &["NoSuchKey"]);
     says(&refused(&in_c("NO_CODE")), ErrorKind::Library, &["99"]);
     says(&refused(&in_c("SHORT")), ErrorKind::Library, &["bytes and must have"]);
+    let parts = ["in_c::answer: the kernel answer: a kernel's function is null"];
+    says(&refused(&in_c("NO_FUNCTION")), ErrorKind::Library, &parts);
+    says(&refused(&in_c("NO_SPEC")), ErrorKind::Library, &["a kernel's description is null"]);
+    let parts = ["the register function in its descriptor is null"];
+    says(&refused(&in_c("NO_REGISTER")), ErrorKind::Library, &parts);
     let parts = ["in_c::text", "the kernel answer", "returns a float", "-> str"];
     says(&refused(&in_c("RETURNS")), ErrorKind::Registration, &parts);
+}
+
+#[test]
+fn text_of_a_plugin_is_checked() {
+    let parts = ["register function failed: no caf\u{fffd}"];
+    says(&refused(&in_c("CUT_TEXT")), ErrorKind::Library, &parts);
+    let parts = ["a kernel's name is at fault: it is null and has 6 bytes"];
+    says(&refused(&in_c("NULL_TEXT")), ErrorKind::Library, &parts);
+    let parts = ["the name in its descriptor is at fault: it isn't UTF-8 from byte 3 on"];
+    says(&refused(&in_c("CUT_NAME")), ErrorKind::Library, &parts);
 }
 
 #[test]

@@ -193,6 +193,10 @@ pub struct Source {
     pub size: u32,
     /// The number of the kernel's parameters.
     pub parameters: u32,
+    /// The index of the device that it is compiled for.
+    pub device: u32,
+    /// Always 0.
+    pub reserved: u32,
     /// The kernel's name, which has C linkage.
     pub name: Text,
     /// The self-contained text.

@@ -71,7 +71,7 @@ pub struct HostRegistrar([u8; 0]);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
-    /// UTF-8; unspecified if `len` is 0.
+    /// UTF-8; unspecified if `len` is 0. The host checks a plugin's text.
     pub data: *const u8,
     /// The length in bytes.
     pub len: usize,
@@ -111,9 +111,12 @@ pub struct Descriptor {
     /// The plugin's own version.
     pub version: Text,
     /// Registers the plugin's definitions and kernels. Returns null, or an error made through the
-    /// table.
-    pub register: unsafe extern "C" fn(*const HostTable, *mut HostRegistrar) -> *mut HostError,
+    /// table. Never null.
+    pub register: Option<Register>,
 }
+
+/// The type of [`Descriptor::register`].
+pub type Register = unsafe extern "C" fn(*const HostTable, *mut HostRegistrar) -> *mut HostError;
 
 impl Descriptor {
     /// Returns a descriptor for a plugin with these requirements.
@@ -121,7 +124,7 @@ impl Descriptor {
         name: &'static str,
         version: &'static str,
         requirements: &Requirements,
-        register: unsafe extern "C" fn(*const HostTable, *mut HostRegistrar) -> *mut HostError,
+        register: Register,
     ) -> Self {
         Descriptor {
             magic: MAGIC,
@@ -129,7 +132,7 @@ impl Descriptor {
             abi_minor: requirements.minor_min,
             name: Text::new(name),
             version: Text::new(version),
-            register,
+            register: Some(register),
         }
     }
 }
@@ -318,8 +321,8 @@ pub struct KernelSpec {
     pub key: Text,
     /// The kernel's name, for explanations.
     pub name: Text,
-    /// The kernel. Called from any thread, several at a time.
-    pub function: SafeCall,
+    /// The kernel, never null. Called from any thread, several at a time.
+    pub function: Option<SafeCall>,
     /// The plugin's data, passed in the [`CallFrame`].
     pub data: *mut c_void,
     /// Called once with `data` after the last call, also if the registration is refused.

@@ -29,7 +29,8 @@ pub trait Compiler: Backend {
     /// Returns the language. Read once, at registration.
     fn language(&self) -> Language;
 
-    /// Compiles a kernel. It is called once for each kernel, which the host keeps.
+    /// Compiles a kernel for one device. The host keeps the program; two threads that need it at
+    /// once may both compile it.
     ///
     /// # Errors
     /// The compiler's messages.
@@ -54,6 +55,11 @@ impl<'a> Source<'a> {
     pub fn name(&self) -> &'a str {
         // SAFETY: text of the call.
         unsafe { self.0.name.get() }
+    }
+
+    /// Returns the index of the device.
+    pub fn device(&self) -> u32 {
+        self.0.device
     }
 
     /// Returns the self-contained text.

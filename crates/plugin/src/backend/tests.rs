@@ -374,7 +374,8 @@ impl super::Compiler for Odd {
 
     fn compile(&self, source: &super::Source<'_>) -> Result<String> {
         let types: Vec<&str> = source.types().collect();
-        Ok(format!("{}: {source:?} of {}", source.name(), types.join(", ")))
+        let (name, device) = (source.name(), source.device());
+        Ok(format!("{name} on {device}: {source:?} of {}", types.join(", ")))
     }
 
     fn launch(&self, launch: &super::Launch<'_, String, String>) -> Result<()> {
@@ -407,6 +408,8 @@ fn expressions_are_sources_and_arguments() {
     let source = abi::Source {
         size: size_of::<abi::Source>() as u32,
         parameters: 2,
+        device: 3,
+        reserved: 0,
         name: Text::new("f"),
         text: Text::new("text"),
         types: types.as_ptr(),
@@ -436,7 +439,7 @@ fn expressions_are_sources_and_arguments() {
             elements: 5,
         };
         assert!(!(spec.launch.unwrap())(spec.data, &raw const launch).is_null());
-        let said = "Value: my::op: f: text of float*, int, (3, 4), Launch(5 elements), [Buffer { \
+        let said = "Value: my::op: f on 3: text of float*, int, (3, 4), Launch(5 elements), [Buffer { \
                     buffer: \"its buffer\", offset: 8 }, Bytes([1, 2])] (late)";
         assert_eq!(last_error(), said);
         (spec.program_release.unwrap())(spec.data, program);

@@ -41,6 +41,14 @@ impl fmt::Debug for PluginBackend {
 /// An operation: the bit of its group, and its name.
 type Named = (u64, &'static str);
 
+/// A question to the slot `support`.
+#[derive(PartialEq)]
+pub(super) struct Question {
+    operation: Named,
+    inputs: SmallVec<[DType; 4]>,
+    output: DType,
+}
+
 fn group_name(group: u64) -> &'static str {
     GROUPS.iter().find(|(bit, _)| *bit == group).map_or("?", |(_, name)| *name)
 }
@@ -59,7 +67,8 @@ impl PluginBackend {
         (self.device().spec.groups & group != 0).then_some(self)
     }
 
-    /// Asks the plugin whether it has an operation.
+    /// Asks the plugin whether it has an operation. A question that fails, by a panic, say, is no
+    /// refusal: then calls of the operation fail with its error.
     ///
     /// # Errors
     /// The plugin's reason why it hasn't.
@@ -88,8 +97,31 @@ impl PluginBackend {
             None => Ok(()),
             // A refusal. Whoever reports it names the backend.
             Some(held) if held.error.kind() == ErrorKind::NotSupported => Err(reason(held.error)),
-            Some(held) => Err(reason(device.failed(held, &format!("support of {name}")))),
+            Some(held) => {
+                let error = device.failed(held, &format!("support of {name}"));
+                let question = Question { operation: (group, name), inputs: inputs.into(), output };
+                device.note_failure(question, error);
+                Ok(())
+            }
         }
+    }
+
+    /// Checks that the plugin could say whether it has an operation.
+    ///
+    /// # Errors
+    /// That of the slot `support`, if it failed. `inputs` may have more tensors than the question.
+    pub(super) fn check_claim(
+        &self,
+        operation: Named,
+        inputs: &[DType],
+        output: DType,
+    ) -> Result<()> {
+        let failure = self.device().failure(|question| {
+            question.operation == operation
+                && question.output == output
+                && inputs.starts_with(&question.inputs)
+        });
+        failure.map_or(Ok(()), Err)
     }
 
     /// Returns the kernel of an operation, if the plugin has it.
@@ -125,6 +157,9 @@ impl PluginBackend {
         let slot = device.slot("execute", device.spec.execute)?;
         let tensors = inputs.iter().chain(outputs).map(|tensor| self.described(tensor));
         let tensors: SmallVec<[DLTensor; 4]> = tensors.collect::<Result<_>>()?;
+        let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(|input| input.dtype()).collect();
+        let output = outputs.first().map_or(DType::Bool, |out| out.dtype());
+        self.check_claim((group, name), &dtypes, output)?;
         let stream = outputs.first().map_or_else(Default::default, |o| current_stream(o.device()));
         let operator = device.running_operator();
         let call = abi::Execution {
@@ -261,6 +296,7 @@ impl Positions for PluginBackend {
         let device = self.device();
         let slot = device.slot("count_true", device.spec.count_true)?;
         let (dl, stream) = (self.described(mask)?, current_stream(mask.device()));
+        self.check_claim(POSITIONS, &[DType::Bool], DType::I64)?;
         let mut count = 0;
         // SAFETY: a slot of the plugin with its data, and a tensor of its own memory.
         unsafe {

@@ -11,22 +11,23 @@ mod kernels;
 mod memory;
 mod programs;
 
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_backend::{GpuBackend, Registration};
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
-use keyfold_dispatch::{call_path, register_backend};
+use keyfold_dispatch::{call_path, check_backend_name, register_backend};
+use keyfold_plugin::abi::HostError;
 use keyfold_plugin::abi::device::{
     DEVICE_ASYNCHRONOUS, DEVICE_CUDA_C, DEVICE_OPENCL_C, DeviceSpec, GROUP_POINTWISE, GROUPS,
 };
-use keyfold_plugin::abi::{HostError, Text};
 
-use self::kernels::PluginBackend;
+use self::kernels::{PluginBackend, Question};
 use super::library::Library;
 use super::table::{self, HeldError};
+use super::text::checked;
 
 /// The flags of devices that compile expressions.
 const COMPILES: u32 = DEVICE_CUDA_C | DEVICE_OPENCL_C;
@@ -66,6 +67,9 @@ pub(super) struct PluginDevice {
     /// The plugin's name and version.
     name: String,
     counts: Vec<Counts>,
+    /// Questions to the slot `support` that it failed to answer.
+    failures: Mutex<Vec<(Question, Error)>>,
+    has_failures: AtomicBool,
     _data: Data,
 }
 
@@ -74,28 +78,22 @@ unsafe impl Send for PluginDevice {}
 // SAFETY: as above.
 unsafe impl Sync for PluginDevice {}
 
-/// Returns a text of a plugin.
-///
-/// # Errors
-/// The reason if it is null or isn't UTF-8.
-///
-/// # Safety
-/// `text` points to `len` bytes, alive for `'a`, unless it is null.
-unsafe fn checked_text<'a>(text: Text) -> Result<&'a str, &'static str> {
-    if text.data.is_null() {
-        return Err("it is null");
-    }
-    // SAFETY: the contract.
-    let bytes = unsafe { std::slice::from_raw_parts(text.data, text.len) };
-    std::str::from_utf8(bytes).map_err(|_| "it isn't UTF-8")
-}
-
 fn refused(reason: &str) -> Error {
     Error::new(ErrorKind::Registration, reason)
 }
 
-impl PluginDevice {
-    /// Checks a spec and takes ownership of its data, also if it fails. Registers the dispatch key.
+/// A device that a plugin described, whose name isn't registered yet.
+pub(super) struct StagedDevice {
+    spec: DeviceSpec,
+    /// The name of the device type.
+    name: String,
+    /// The plugin's name and version.
+    plugin: String,
+    data: Data,
+}
+
+impl StagedDevice {
+    /// Checks a spec and takes ownership of its data, also if it fails.
     ///
     /// # Errors
     /// [`ErrorKind::Registration`], with what would be right.
@@ -110,11 +108,15 @@ impl PluginDevice {
         }
         // SAFETY: the contract; the first field is the size.
         let size = unsafe { (&raw const (*spec).size).read() } as usize;
-        let needed = size_of::<DeviceSpec>();
-        if size < needed {
-            let reason =
-                format!("a device's spec has {size} bytes and must have at least {needed}");
-            return Err(refused(&reason));
+        if size < offset_of!(DeviceSpec, device_count) {
+            return Err(too_short(size));
+        }
+        // SAFETY: the contract; the spec has at least these fields.
+        let (data, drop) =
+            unsafe { ((&raw const (*spec).data).read(), (&raw const (*spec).drop).read()) };
+        let data = Data { data, drop, _library: Arc::clone(library) };
+        if size < size_of::<DeviceSpec>() {
+            return Err(too_short(size));
         }
         let mut copy = MaybeUninit::<DeviceSpec>::uninit();
         // SAFETY: the contract; later versions append fields that aren't read here.
@@ -122,30 +124,64 @@ impl PluginDevice {
             copy.as_mut_ptr().copy_from_nonoverlapping(spec, 1);
             copy.assume_init()
         };
-        let data = Data { data: spec.data, drop: spec.drop, _library: Arc::clone(library) };
         // SAFETY: text that is valid for the call.
-        let name = unsafe { checked_text(spec.name) }.map_err(|why| {
-            refused(&format!("a device's name is at fault: {why}; give \"npu\", say"))
-        })?;
-        let kind = check(&spec, name)?;
-        let counts = (0..spec.device_count).map(|_| Counts::default()).collect();
-        let label = format!("{} {}", library.name(), library.version());
-        Ok(PluginDevice { spec, kind, name: label, counts, _data: data })
+        let name = unsafe { checked(spec.name, "a device's name") }?.to_owned();
+        check(&spec, &name)?;
+        let plugin = format!("{} {}", library.name(), library.version());
+        Ok(StagedDevice { spec, name, plugin, data })
     }
 
-    /// Returns the name of the device type.
-    pub(super) fn device_type(&self) -> DeviceType {
-        self.kind
+    /// Returns the name of the dispatch key that it will have.
+    pub(super) fn key(&self) -> String {
+        self.name.to_ascii_uppercase()
     }
 
-    /// Registers the device as a backend.
+    /// Registers the device type, its key, and the device as its backend.
     ///
     /// # Errors
-    /// As [`keyfold_backend::register`].
-    pub(super) fn register(self) -> Result<Registration> {
-        let kind = self.kind;
-        let backend: Arc<dyn GpuBackend> = Arc::new(PluginBackend::new(Arc::new(self)));
-        keyfold_backend::register(kind, backend).map_err(|refused| refused.error)
+    /// If all names of device types are taken; as [`keyfold_backend::register`].
+    pub(super) fn register(self) -> Result<(DeviceType, Registration)> {
+        let StagedDevice { spec, name, plugin, data } = self;
+        register_backend(&name)?;
+        let kind: DeviceType = name.parse()?;
+        let counts = (0..spec.device_count).map(|_| Counts::default()).collect();
+        let device = PluginDevice {
+            spec,
+            kind,
+            name: plugin,
+            counts,
+            failures: Mutex::default(),
+            has_failures: AtomicBool::new(false),
+            _data: data,
+        };
+        let backend: Arc<dyn GpuBackend> = Arc::new(PluginBackend::new(Arc::new(device)));
+        let registration = keyfold_backend::register(kind, backend);
+        registration.map(|registration| (kind, registration)).map_err(|refused| refused.error)
+    }
+}
+
+fn too_short(size: usize) -> Error {
+    let needed = size_of::<DeviceSpec>();
+    refused(&format!("a device's spec has {size} bytes and must have at least {needed}"))
+}
+
+impl PluginDevice {
+    /// Notes that the slot `support` failed to answer a question.
+    fn note_failure(&self, question: Question, error: Error) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.retain(|(known, _)| *known != question);
+        failures.push((question, error));
+        self.has_failures.store(true, Ordering::Release);
+    }
+
+    /// Returns the error of the slot `support`, if it failed to answer a question like this one.
+    fn failure(&self, is_asked: impl Fn(&Question) -> bool) -> Option<Error> {
+        if !self.has_failures.load(Ordering::Acquire) {
+            return None;
+        }
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = failures.iter().find(|(question, _)| is_asked(question));
+        found.map(|(_, error)| Error::new(error.kind(), error.message()))
     }
 
     /// Returns device and plugin, for messages.
@@ -241,8 +277,8 @@ impl PluginDevice {
     }
 }
 
-/// Checks a spec, and returns its device type, with a registered key.
-fn check(spec: &DeviceSpec, name: &str) -> Result<DeviceType> {
+/// Checks a spec.
+fn check(spec: &DeviceSpec, name: &str) -> Result<()> {
     let DeviceSpec { flags, device_count, stream_count, groups, .. } = *spec;
     let wrong = |reason: &str| Err(refused(&format!("the device {name:?} is refused: {reason}")));
     if !(1..=256).contains(&device_count) {
@@ -281,10 +317,7 @@ fn check(spec: &DeviceSpec, name: &str) -> Result<DeviceType> {
     if matches!(name.to_ascii_lowercase().as_str(), "cpu" | "meta") {
         return wrong("keyfold has that device itself; choose another name");
     }
-    match register_backend(name).and_then(|_| name.parse()) {
-        Ok(kind) => Ok(kind),
-        Err(error) => wrong(error.message()),
-    }
+    check_backend_name(name).or_else(|error| wrong(error.message()))
 }
 
 /// The slots of events by name, and whether they are there.

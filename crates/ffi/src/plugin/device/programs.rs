@@ -21,9 +21,11 @@ use keyfold_tensor::device::{Content, Memory, Part, current_stream};
 use super::PluginDevice;
 use super::kernels::PluginBackend;
 
-/// How a program accesses memory: there is one for each combination that was called.
+/// The device of a program and how it accesses memory: there is one for each combination that was called.
 #[derive(Clone, Copy, PartialEq)]
 struct Access {
+    /// The index of the device.
+    device: u32,
     target: Target,
     layout: Layout,
     /// The input that the result overwrites.
@@ -80,6 +82,8 @@ impl Drop for Program {
 struct CompiledExpression {
     backend: PluginBackend,
     lowered: Lowered,
+    /// The failure of the slot `support`.
+    broken: Option<Error>,
     programs: Mutex<Vec<(Access, Arc<Program>)>>,
 }
 
@@ -106,13 +110,15 @@ impl Expressions for PluginBackend {
         if let Err(reason) = self.supported(expression, &dtypes, lowered.result()) {
             return Offer::No(reason);
         }
+        let broken = self.check_claim(expression, &dtypes, lowered.result()).err();
         let (target, layout) = (self.target(), Layout::Contiguous);
-        let access = Access { target, layout, in_place: None, dims: DIMS };
+        let access = Access { device: 0, target, layout, in_place: None, dims: DIMS };
         if let Err(error) = emit(lowered, &access.options(lowered)) {
             return Offer::No(Reason(error.message().to_owned().into()));
         }
         let (backend, programs) = (self.clone(), Mutex::default());
-        Offer::Native(Arc::new(CompiledExpression { backend, lowered: lowered.clone(), programs }))
+        let lowered = lowered.clone();
+        Offer::Native(Arc::new(CompiledExpression { backend, lowered, broken, programs }))
     }
 }
 
@@ -177,11 +183,14 @@ impl Value {
 }
 
 impl CompiledExpression {
-    /// Returns a program, compiled once.
+    /// Returns a program, compiled at the first call.
     fn program(&self, access: Access) -> Result<Arc<Program>> {
         let lock = || self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, program)) = lock().iter().find(|(known, _)| *known == access) {
-            return Ok(Arc::clone(program));
+        let known = |programs: &[(Access, Arc<Program>)]| {
+            programs.iter().find(|(known, _)| *known == access).map(|(_, made)| Arc::clone(made))
+        };
+        if let Some(program) = known(&lock()) {
+            return Ok(program);
         }
         // Without the lock, since the plugin is foreign code.
         let device = self.backend.device();
@@ -191,6 +200,8 @@ impl CompiledExpression {
         let source = Source {
             size: size_of::<Source>() as u32,
             parameters: types.len() as u32,
+            device: access.device,
+            reserved: 0,
             name: Text::new(&kernel.name),
             text: Text::new(&kernel.text),
             types: types.as_ptr(),
@@ -203,8 +214,12 @@ impl CompiledExpression {
         }
         let program = device.not_null(program, "compile", "the program")?;
         let program = Arc::new(Program { device: Arc::clone(device), program, kernel });
-        lock().push((access, Arc::clone(&program)));
-        Ok(program)
+        let mut programs = lock();
+        // Another thread may have compiled it, too.
+        Ok(known(&programs).unwrap_or_else(|| {
+            programs.push((access, Arc::clone(&program)));
+            program
+        }))
     }
 
     /// Returns the pointer to a tensor's element at index zero; in OpenCL the buffer, whose offset is
@@ -309,7 +324,8 @@ impl CompiledExpression {
         }
         let layout = if contiguous { Layout::Contiguous } else { Layout::Strided };
         let (target, dims) = (self.backend.target(), DIMS.max(out.ndim() as u32));
-        Ok((views, Access { target, layout, in_place, dims }))
+        let device = out.device().index().into();
+        Ok((views, Access { device, target, layout, in_place, dims }))
     }
 }
 
@@ -322,6 +338,9 @@ impl PointwiseKernel for CompiledExpression {
             return Err(Error::new(ErrorKind::Binding, message));
         }
         self.lowered.signature().check_params(params)?;
+        if let Some(broken) = &self.broken {
+            return Err(Error::new(broken.kind(), broken.message()));
+        }
         if out.numel() == 0 {
             return Ok(());
         }
