@@ -8,6 +8,7 @@ import pytest
 
 import keyfold as kf
 from keyfold.testing import delayed_device
+from tests.helpers.compiler import compile_c
 from tests.helpers.notebook import Reader
 from tests.helpers.paths import ROOT
 
@@ -97,6 +98,17 @@ def test_the_command_line_runs_groups_in_processes(loader):
     assert [group["name"] for group in fields["groups"]] == ["linalg"]
 
 
+def test_a_fallback_would_hide_what_is_lacking(raises_saying):
+    with delayed_device("late"):
+        kf.allow_fallback("late", "cpu")
+        parts = ["operators of late may fall back to cpu", "hide what late lacks"]
+        with raises_saying(kf.DeviceError, *parts):
+            kf.conformance("late", groups="linalg", processes=False)
+        kf.allow_fallback("late", None)
+        assert kf.conformance("late", groups="linalg", processes=False).conforms
+    assert kf.fallbacks() == []
+
+
 def test_an_abort_hides_nothing(loader):
     path = loader(
         "import os\n"
@@ -115,6 +127,46 @@ def test_an_abort_hides_nothing(loader):
     assert (int(row[2]) >= 10, row[3]) == (True, "1"), out
     assert "lacking: " in out
     assert "The backend doesn't conform." in out
+
+
+def board(folder, case):
+    """A plugin's device in C with one thing wrong; of float32 it has sums, `add` and `mul`."""
+    source = ROOT / "crates" / "ffi" / "tests" / "device.c"
+    flags = [f"-DCASE={case}", '-DNAME="other"', '-DKEY="OTHER"']
+    return compile_c(source, folder / "libdevice.so", *flags)
+
+
+def test_a_plugin_that_aborts_in_one_case(tmp_path):
+    words = ("--load", str(board(tmp_path, 34)), "--only", "aten::mul", "--dtype", "float32")
+    out = run("other", *words, "--all", code=1)
+    assert "aborted: aten::mul float32, 2 cases" in out
+    assert "float32[7, 13] negative, float32[7, 1] sliced. the process was aborted" in out
+    # All the others ran.
+    row = next(line.split() for line in out.splitlines() if line.startswith("pointwise"))
+    assert row[1:4] == ["32", "0", "2"], out
+
+
+@pytest.mark.parametrize(
+    ("case", "only", "verdict", "says"),
+    [
+        # It adds and multiplies, and says so.
+        (1, "aten::mul", None, ""),
+        # It claims rows, and has none.
+        (18, "aten::softmax", "claimed but failed", "the board has no such unit"),
+        # It says that it has no greatest elements, and computes them.
+        (35, "aten::max", "works but unclaimed", "The backend says: the board adds and multip"),
+        (19, "aten::mul", "claimed but failed", "the cable was pulled"),
+        (20, "aten::mul", "claimed but failed", "the board is full"),
+    ],
+)
+def test_a_plugin_that_says_what_it_does_not_do(tmp_path, case, only, verdict, says):
+    with kf.load_plugin(board(tmp_path, case)):
+        report = kf.conformance("other", only=only, dtype="float32", processes=False)
+    assert report.conforms == (verdict is None), report
+    found = [finding for finding in report.findings if finding["verdict"] != "lacking"]
+    assert {finding["verdict"] for finding in found} == ({verdict} if verdict else set())
+    assert all(says in finding["message"] for finding in found), report
+    assert report["cases"] >= 2
 
 
 def test_a_shrunk_case_is_a_program_that_shows_it(loader, tmp_path):

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyfold_backend::GpuBackend;
+use keyfold_backend::{GpuBackend, fallback_of};
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_ops::Row;
@@ -29,13 +29,22 @@ pub(crate) struct Target {
 
 impl Target {
     /// # Errors
-    /// [`ErrorKind::Device`] for a device without memory or without a backend.
+    /// [`ErrorKind::Device`] for a device without memory or without a backend, or one that falls
+    /// back to another, whose results would pass for its own.
     pub(crate) fn new(device: Device) -> Result<Target> {
         let memory = memory_of(device)?;
         let backend = keyfold_backend::backend(device).ok_or_else(|| {
             let message = format!("{device} has no backend to test; register one first");
             Error::new(ErrorKind::Device, message)
         })?;
+        if let Some(to) = fallback_of(device.kind()) {
+            let message = format!(
+                "operators of {0} may fall back to {to}, which would hide what {0} lacks; revoke it \
+                 by allow_fallback",
+                device.kind()
+            );
+            return Err(Error::new(ErrorKind::Device, message));
+        }
         Ok(Target { device, memory, backend, dispatcher: None })
     }
 }

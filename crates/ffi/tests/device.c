@@ -45,6 +45,8 @@
 #define NO_LAUNCH 31
 #define NO_POINTWISE 32
 #define COMPILES_OPENCL 33
+#define ABORTS 34
+#define DOES_MORE 35
 
 /* How often the device's data was dropped, and how many handles there are. */
 int dropped, handles;
@@ -172,6 +174,8 @@ static KeyfoldError *execute(void *data, const KeyfoldExecution *call) {
     const DLTensor *a = call->tensors, *out = call->tensors + call->inputs;
     if (is(call->name, "add") || is(call->name, "mul")) {
         int add = is(call->name, "add");
+        if (CASE == ABORTS && a->ndim > 0 && a->strides[a->ndim - 1] < 0)
+            abort();
         for (int64_t at = 0; at < numel(out); ++at) {
             float x = *(float *)element(a, at), y = *(float *)element(a + 1, at);
             *(float *)element(out, at) = add ? x + y : x * y;
@@ -195,6 +199,15 @@ static KeyfoldError *execute(void *data, const KeyfoldExecution *call) {
                 sum += *(float *)element(a, lane * length + at);
             *(float *)element(out, lane) = sum;
         }
+        return NULL;
+    }
+    if (CASE == DOES_MORE && is(call->name, "max") && numel(out) == 1) { /* unclaimed */
+        float most = *(float *)element(a, 0);
+        for (int64_t at = 1; at < numel(a); ++at) {
+            float x = *(float *)element(a, at);
+            most = x > most || x != x ? x : most;
+        }
+        *(float *)element(out, 0) = most;
         return NULL;
     }
     if (is(call->name, "positions")) { /* of one dimension */

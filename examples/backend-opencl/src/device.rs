@@ -29,6 +29,7 @@ pub struct Device {
     max_allocation: u64,
     /// Whether the driver has told that nothing works any more.
     pub lost: AtomicBool,
+    /// The queues, and one more that new memory is cleared on.
     pub streams: Vec<Stream>,
     pub programs: Programs,
 }
@@ -73,7 +74,7 @@ impl Device {
         let options = format!("-cl-std=CL1.2 -DGROUP={group}{rounding} {own}");
         let driver = device_text(api, id, api::DRIVER_VERSION);
         let identity = format!("{name} {} {driver}", device_text(api, id, api::DEVICE_VERSION));
-        let streams = (0..STREAMS).map(|_| Stream::new(api, context, id));
+        let streams = (0..=STREAMS).map(|_| Stream::new(api, context, id));
         let streams = streams.collect::<Result<Vec<Stream>>>()?;
         Ok(Device {
             api,

@@ -117,8 +117,8 @@ impl Backend for OpenCl {
         self.on(device, |device| {
             let buffer = device.allocate(bytes)?;
             if content == Content::Zeros {
-                // Usable at once on any stream, so this waits.
-                let stream = device.stream(0);
+                // Usable at once on any stream, so this waits, for nothing else.
+                let stream = device.stream(STREAMS as u32);
                 memory::fill_bytes(device, stream, &buffer, (0, bytes), &[0])?;
                 Event::record(device, stream)?.time()?;
             }
@@ -163,13 +163,17 @@ impl Backend for OpenCl {
         }
         // Platforms don't know each other's memory: the bytes go through the host.
         let (start, bytes) = memory::span(source);
+        if bytes == 0 {
+            return Ok(());
+        }
         let mut moved = vec![0; bytes];
+        self.synchronize(source.device())?;
         self.on(source.device(), |device| {
-            device.stream(0).read(source.buffer().handle, start, &mut moved)
+            device.stream(stream).read(source.buffer().handle, start, &mut moved)
         })?;
         self.on(number, |device| {
             let on = (device, device.stream(stream));
-            let buffer = device.allocate(bytes.max(1))?;
+            let buffer = device.allocate(bytes)?;
             on.1.write(&moved, buffer.handle, 0)?;
             memory::copy(on, source, &buffer, start, target)
         })

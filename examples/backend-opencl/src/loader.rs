@@ -31,10 +31,15 @@ pub struct Found {
 pub fn check(status: Status, what: &str) -> Result<()> {
     let (kind, advice) = match status {
         api::SUCCESS => return Ok(()),
-        -6..=-4 | -61 => (
+        -4 | -6 | -61 => (
             ErrorKind::Memory,
-            ", the device has no memory or other resources left for it; drop tensors that aren't \
-             needed, or compute smaller parts",
+            ", the device has no memory left for it; drop tensors that aren't needed, or compute \
+             smaller parts",
+        ),
+        // Of a kernel that crashed or took too long, drivers say so, too.
+        -5 => (
+            ErrorKind::KernelFailed,
+            ", the device has no memory or other resources left for it, or a kernel failed there",
         ),
         -2 | -33 | -34 | -36 | api::NVIDIA_ILLEGAL_ACCESS => (ErrorKind::KernelFailed, LOST),
         _ => (ErrorKind::KernelFailed, ""),
