@@ -61,11 +61,12 @@ fn checked(position: Number, size: usize) -> Result<usize> {
 }
 
 /// Writes the index of each true element, one output for each dimension.
-pub fn positions(mask: &View, outs: &[View]) {
+pub fn positions(mask: &View, outs: &[View]) -> Result<()> {
     let elements = mask.layout.indices().zip(mask.numbers());
     let found: Vec<Vec<usize>> =
         elements.filter(|(_, number)| number.is_true()).map(|(index, _)| index).collect();
     for (dim, out) in outs.iter().enumerate() {
         out.set(found.iter().map(|index| Number::Int(index[dim] as i128)));
     }
+    Ok(())
 }

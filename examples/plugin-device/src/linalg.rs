@@ -1,5 +1,7 @@
 //! Products of matrices.
 
+use keyfold_plugin::{Error, Result};
+
 use crate::memory::View;
 use crate::reduce::sum;
 
@@ -9,9 +11,12 @@ pub fn has(name: &str) -> bool {
 
 /// Multiplies stacks of matrices, `[..., m, k]` by `[..., k, n]`. The stacks broadcast, and the
 /// output has any shape.
-pub fn matmul(a: &View, b: &View, out: &View) {
-    let Some((stack_a, [m, k])) = a.layout.shape().split_last_chunk() else { return };
-    let Some((stack_b, [_, n])) = b.layout.shape().split_last_chunk() else { return };
+pub fn matmul(a: &View, b: &View, out: &View) -> Result<()> {
+    let (Some((stack_a, [m, k])), Some((stack_b, [_, n]))) =
+        (a.layout.shape().split_last_chunk(), b.layout.shape().split_last_chunk())
+    else {
+        return Err(Error::shape("matmul needs matrices"));
+    };
     let stack = broadcast(stack_a, stack_b);
     let rows = a.broadcast_to(&[&stack[..], &[*m, *k]].concat()).lanes(1 << (stack.len() + 1));
     let columns = b.broadcast_to(&[&stack[..], &[*k, *n]].concat()).lanes(1 << stack.len());
@@ -19,6 +24,7 @@ pub fn matmul(a: &View, b: &View, out: &View) {
         let (row, column) = (&rows[at / n], &columns[at / (m * n) * n + at % n]);
         sum(row.iter().zip(column).map(|(a, b)| *a * *b))
     }));
+    Ok(())
 }
 
 /// Returns the shape that both shapes broadcast to.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_plugin::{DeviceTensor, Error, ErrorKind, Layout, Number, Result};
 
-/// A buffer. Whatever works on it has a clone, so that it lives until the work is done.
+/// A buffer. An operation has clones of those that it works on.
 pub type Buffer = Arc<Mutex<Vec<u8>>>;
 
 pub fn allocate(bytes: usize) -> Result<Buffer> {
@@ -24,11 +24,6 @@ pub struct View {
 impl View {
     pub fn new(tensor: &DeviceTensor<'_, Buffer>) -> View {
         View { buffer: Arc::clone(tensor.buffer()), layout: tensor.layout() }
-    }
-
-    /// Returns the tensor repeated to another shape.
-    pub fn broadcast_to(&self, shape: &[usize]) -> View {
-        View { buffer: Arc::clone(&self.buffer), layout: self.layout.broadcast_to(shape) }
     }
 
     fn memory(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -83,6 +78,11 @@ impl View {
     /// Writes the elements along some dimensions, for each index of the others.
     pub fn set_lanes(&self, dims: u64, numbers: impl IntoIterator<Item = Number>) {
         self.write(self.layout.lanes(dims).flatten(), numbers);
+    }
+
+    /// Returns the tensor repeated to another shape.
+    pub fn broadcast_to(&self, shape: &[usize]) -> View {
+        View { buffer: Arc::clone(&self.buffer), layout: self.layout.broadcast_to(shape) }
     }
 
     /// Returns the element at an index.

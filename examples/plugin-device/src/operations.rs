@@ -1,4 +1,4 @@
-//! The operations: `has` says for which names and dtypes there is one, `run` runs it.
+//! The operations: `has` says which there are, `run` runs one.
 
 use keyfold_plugin::{DType, Error, Operation, Params, Result};
 
@@ -23,14 +23,13 @@ pub fn has(operation: &Operation<'_>) -> bool {
 pub fn run(name: &str, params: Params, inputs: &[View], outs: &[View]) -> Result<()> {
     let out = &outs[0];
     match params {
-        Params::Pointwise { fault } => return pointwise::run(name, fault, inputs, out),
+        Params::Pointwise { fault } => pointwise::run(name, fault, inputs, out),
         Params::Reduce { dims, .. } => reduce::run(name, &inputs[0], dims, out),
         Params::Rows { axis } => rows::run(name, &inputs[0], axis, out),
         Params::None if name == "matmul" => linalg::matmul(&inputs[0], &inputs[1], out),
         Params::None if name == "positions" => index::positions(&inputs[0], outs),
-        Params::Index { dims, at } => return index::run(name, inputs, dims, at, out),
+        Params::Index { dims, at } => index::run(name, inputs, dims, at, out),
         Params::Random { seed, offset } => random::run(name, seed, offset, out),
-        _ => return Err(Error::not_supported(format!("there is no {name}"))),
+        _ => Err(Error::not_supported(format!("there is no {name}"))),
     }
-    Ok(())
 }

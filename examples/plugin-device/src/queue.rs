@@ -1,5 +1,6 @@
 //! A device's stream: a thread that runs operations in order, after their calls have returned.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -40,14 +41,14 @@ impl Event {
 pub(crate) struct Queue {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// The error of the first operation that failed, until a call that waits takes it.
-    failed: Arc<Mutex<Option<Error>>>,
+    /// The errors of operations that failed, each until a call that waits takes it.
+    failed: Arc<Mutex<VecDeque<Error>>>,
 }
 
 impl Queue {
     pub(crate) fn start() -> Queue {
         let (jobs, queued) = channel::<Job>();
-        let failed = Arc::new(Mutex::new(None));
+        let failed = Arc::new(Mutex::new(VecDeque::new()));
         let failures = Arc::clone(&failed);
         let work = move || {
             for job in queued {
@@ -56,7 +57,7 @@ impl Queue {
                 });
                 if let Err(error) = done {
                     let mut failed = failures.lock().unwrap_or_else(PoisonError::into_inner);
-                    failed.get_or_insert(error);
+                    failed.push_back(error);
                 }
             }
         };
@@ -80,10 +81,10 @@ impl Queue {
         Ok(event)
     }
 
-    /// Waits for all operations, and returns the error of the first that failed since.
+    /// Waits for all operations, and returns the first error that no call has returned yet.
     pub(crate) fn finish(&self) -> Result<()> {
         self.record()?.wait();
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         failed.map_or(Ok(()), Err)
     }
 }

@@ -1,6 +1,6 @@
 //! Random numbers of Philox4x32-10: the same as on every other device of keyfold.
 
-use keyfold_plugin::{DType, Number};
+use keyfold_plugin::{DType, Number, Result};
 
 use crate::memory::View;
 
@@ -31,7 +31,7 @@ fn box_muller(u: f64, v: f64) -> [f64; 2] {
 }
 
 /// Writes the numbers from a block on: float64 takes two words for each, others one.
-pub fn run(name: &str, seed: u64, offset: u64, out: &View) {
+pub fn run(name: &str, seed: u64, offset: u64, out: &View) -> Result<()> {
     let dtype = out.layout.dtype();
     let unit = |bits: u32| (-f64::from(bits)).exp2();
     let long = |low: u32, high: u32| (u64::from(high) << 32 | u64::from(low)) >> 11;
@@ -61,4 +61,5 @@ pub fn run(name: &str, seed: u64, offset: u64, out: &View) {
     };
     let blocks = (0..).flat_map(|at: u64| of(block(seed, offset.wrapping_add(at))));
     out.set(blocks.map(Number::Float));
+    Ok(())
 }

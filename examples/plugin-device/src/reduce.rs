@@ -1,6 +1,6 @@
 //! Reductions: one element of the output for each lane of the input.
 
-use keyfold_plugin::{DType, Number};
+use keyfold_plugin::{DType, Number, Result};
 
 use crate::memory::View;
 
@@ -12,8 +12,9 @@ pub fn has(name: &str, dtypes: &[DType]) -> bool {
     }
 }
 
-pub fn run(name: &str, x: &View, dims: u64, out: &View) {
+pub fn run(name: &str, x: &View, dims: u64, out: &View) -> Result<()> {
     out.set(x.lanes(dims).iter().map(|lane| reduce(name, lane)));
+    Ok(())
 }
 
 fn reduce(name: &str, lane: &[Number]) -> Number {
