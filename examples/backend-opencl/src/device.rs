@@ -16,6 +16,9 @@ pub const STREAMS: usize = 4;
 /// The environment variable with further options of the compiler.
 const OPTIONS: &str = "KEYFOLD_OPENCL_OPTIONS";
 
+/// The environment variable that says which kernels are chosen, `cpu` or `gpu`, whatever the device.
+const KERNELS: &str = "KEYFOLD_OPENCL_KERNELS";
+
 /// A device.
 pub struct Device {
     pub api: &'static Api,
@@ -24,6 +27,13 @@ pub struct Device {
     pub float64: bool,
     /// The work-items of a group in kernels of one dimension; `GROUP` in their sources.
     pub group: usize,
+    /// The elements of a vector in the backend's own kernels; `WIDTH` in their sources.
+    pub width: usize,
+    /// The work-items that share a unit of work in kernels that reduce: one on a CPU, whose
+    /// work-items compute with whole vectors, else a group; `ITEMS` in their sources.
+    pub items: usize,
+    /// The units of work that keep the device busy.
+    pub units: u64,
     /// The groups that keep the device busy.
     most_groups: u64,
     max_allocation: u64,
@@ -61,17 +71,28 @@ impl Device {
         let float64 = device_text(api, id, api::DEVICE_EXTENSIONS)
             .split_ascii_whitespace()
             .any(|extension| extension == "cl_khr_fp64");
-        let is_cpu = device_number(api, id, api::DEVICE_TYPE) & api::DEVICE_TYPE_CPU != 0;
+        let is_cpu = match std::env::var(KERNELS).as_deref() {
+            Ok("cpu") => true,
+            Ok("gpu") => false,
+            _ => device_number(api, id, api::DEVICE_TYPE) & api::DEVICE_TYPE_CPU != 0,
+        };
         let largest = device_number(api, id, api::DEVICE_MAX_WORK_GROUP_SIZE) as usize;
         // A CPU's thread runs a group's work-items one after another.
         let wanted: usize = if is_cpu { 64 } else { 256 };
         let group = wanted.min(largest.max(1).next_power_of_two());
+        // Vectors are the CPU's own; a GPU's work-items load 16 bytes at best.
+        let native = device_number(api, id, api::DEVICE_NATIVE_VECTOR_WIDTH_FLOAT) as usize;
+        let width = if is_cpu { native.next_power_of_two().clamp(4, 16) } else { 4 };
+        let items = if is_cpu { 1 } else { group };
+        let cores = device_number(api, id, api::DEVICE_MAX_COMPUTE_UNITS);
+        let units = if is_cpu { 4 * cores * group as u64 } else { 8 * cores };
         let rounding = device_number(api, id, api::DEVICE_SINGLE_FP_CONFIG)
             & api::FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
             != 0;
         let rounding = if rounding { " -cl-fp32-correctly-rounded-divide-sqrt" } else { "" };
         let own = std::env::var(OPTIONS).unwrap_or_default();
-        let options = format!("-cl-std=CL1.2 -DGROUP={group}{rounding} {own}");
+        let shapes = format!("-DGROUP={group} -DWIDTH={width} -DITEMS={items}");
+        let options = format!("-cl-std=CL1.2 {shapes}{rounding} {own}");
         let driver = device_text(api, id, api::DRIVER_VERSION);
         let identity = format!("{name} {} {driver}", device_text(api, id, api::DEVICE_VERSION));
         let streams = (0..=STREAMS).map(|_| Stream::new(api, context, id));
@@ -81,6 +102,9 @@ impl Device {
             context,
             float64,
             group,
+            width,
+            items,
+            units,
             most_groups: 1 << 20,
             max_allocation: device_number(api, id, api::DEVICE_MAX_MEM_ALLOC_SIZE),
             lost: AtomicBool::new(false),

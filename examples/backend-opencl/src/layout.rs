@@ -2,6 +2,8 @@
 
 use keyfold_plugin::{Error, Result};
 
+use crate::device::Device;
+
 /// The most dimensions of a kernel's loop. Its parameters have to fit the 1024 bytes that every
 /// device has for them.
 pub const MAX_RANK: usize = 12;
@@ -84,6 +86,17 @@ impl<const K: usize> Loop<K> {
         lists.flatten().flat_map(|number| number.to_ne_bytes()).collect()
     }
 
+    /// Returns the same after the number of dimensions that a kernel loops over.
+    pub fn ranked_bytes(&self) -> Vec<u8> {
+        [(self.kernel_rank() as i64).to_ne_bytes().as_slice(), &self.bytes()].concat()
+    }
+
+    /// Returns the innermost dimension's size, and a tensor's step along it.
+    pub fn innermost(&self, k: usize) -> (i64, i64) {
+        let last = self.kernel_rank() - 1;
+        (self.shape[last], self.steps[k][last])
+    }
+
     /// Returns whether all tensors' elements lie one after another.
     pub fn is_contiguous(&self) -> bool {
         match self.rank {
@@ -91,5 +104,38 @@ impl<const K: usize> Loop<K> {
             1 => self.steps.iter().all(|steps| steps[0] == 1),
             _ => false,
         }
+    }
+}
+
+/// How lanes are cut into units of work: each is one stretch of one lane, or, "across", of
+/// neighbouring lanes.
+pub struct Cut {
+    /// The units, of all lanes.
+    pub units: u64,
+    /// Those of a lane.
+    pub stretches: u64,
+    pub across: bool,
+    /// The size of the innermost dimension, of neighbouring lanes if they are taken across.
+    pub inner: u64,
+}
+
+/// The vectors of neighbouring lanes that a unit takes; `ACROSS` in the kernels' sources.
+const ACROSS: u64 = 4;
+
+impl Cut {
+    /// Cuts the lanes of a loop over the input and the output, of `count` elements with a step
+    /// from each to the next.
+    pub fn new(device: &Device, kept: &Loop<2>, (count, step): (u64, i64)) -> Cut {
+        let (inner, between) = kept.innermost(0);
+        let (inner, width) = (inner.cast_unsigned(), device.width as u64);
+        let items = device.items as u64;
+        let across = items == 1 && between == 1 && step != 1 && 2 * inner >= width;
+        // A unit has 64 vectors or more for each work-item.
+        let (unit, vectors) = match across {
+            true => (kept.numel() / inner * inner.div_ceil(ACROSS * width), count.div_ceil(64)),
+            false => (kept.numel(), count.div_ceil(64 * width * items)),
+        };
+        let stretches = device.units.div_ceil(unit.max(1)).clamp(1, vectors.max(1));
+        Cut { units: unit * stretches, stretches, across, inner }
     }
 }

@@ -1,12 +1,12 @@
-//! Reductions along dimensions: a work-item for each lane, or a tree of groups for few long ones.
+//! Reductions along dimensions, in stretches of lanes.
 
 use keyfold_plugin::{Error, Execution, Params, Result};
 
 use crate::device::{Arg, Buffer, Device};
-use crate::layout::Loop;
+use crate::layout::{Cut, Loop, MAX_RANK};
 use crate::stream::Stream;
 use crate::tensor::Place;
-use crate::types::Type::{self, Bool, F32, F64, I64, U64};
+use crate::types::Type::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
 use crate::types::prelude;
 
 /// The operations, by the number that they have in the kernel's source, less 1.
@@ -38,43 +38,82 @@ pub fn support(name: &str, input: Type, output: Type) -> Result<()> {
     Err(Error::not_supported(format!("its {name} of {input:?} isn't {output:?}")))
 }
 
-/// Returns the type that sums to an output are computed in.
+/// Returns the type that sums to an output are computed in. Integers wrap, so they are added as
+/// unsigned ones.
 fn sum_type(output: Type) -> Type {
     match output {
         F64 => F64,
         float if float.is_float() => F32,
-        U64 => U64,
-        _ => I64,
+        _ => U64,
     }
 }
 
-fn source(
-    device: &Device,
-    op: u8,
-    (input, output): (Type, Type),
-    form: u8,
-    ranks: [usize; 2],
-) -> String {
+/// Returns the definitions that a sum or a mean has of its own.
+fn sums(input: Type, output: Type) -> String {
     let sum = sum_type(output);
-    let add = if sum.is_float() { sum.computed() } else { "ulong" };
-    let from = if sum == F64 { F64 } else { F32 };
-    let (x, r) = (input.define("x", input), output.define("r", from));
-    format!(
-        "{}{x}{r}#define OP {op}\n#define FORM {form}\n#define KEPT {}\n#define REDUCED {}\n\
-         #define IS_FLOAT {}\n#define ACC {}\n#define ADD {add}\n#define TO_ACC(x) {}\n\
-         #define FROM_ACC(v) {}\n{}",
-        prelude(device.float64),
-        ranks[0],
-        ranks[1],
-        u8::from(input.is_float()),
-        sum.computed(),
+    let number = sum.computed();
+    let to = if sum.is_float() {
+        format!("TO_ACCV(x) VECTOR(convert_{number})(x)")
+    } else if !input.is_float() {
+        "TO_ACCV(x) VECTOR(as_ulong)(VECTOR(convert_long)(x))".to_owned()
+    } else {
         // Floats are converted to the output's own width, where they saturate.
-        if sum.is_float() || !input.is_float() {
-            sum.convert(input, "x")
-        } else {
-            format!("(({}){})", sum.computed(), output.convert(input, "x"))
-        },
-        output.convert(sum, "(v)"),
+        format!("TO_ACC(x) (({number}){})", output.convert(input, "x"))
+    };
+    let from = output.convert(sum, "(v)");
+    format!("#define ACC {number}\n#define {to}\n#define FROM_ACC(v) {from}\n")
+}
+
+/// Returns the definitions that an extreme has of its own.
+fn extremes(least: bool, input: Type) -> String {
+    let identity = match (input, least) {
+        (F16 | BF16 | F32 | F64, true) => "INFINITY",
+        (F16 | BF16 | F32 | F64, false) => "(-INFINITY)",
+        (I8, true) => "CHAR_MAX",
+        (I8, false) => "CHAR_MIN",
+        (I16, true) => "SHRT_MAX",
+        (I16, false) => "SHRT_MIN",
+        (I32, true) => "INT_MAX",
+        (I32, false) => "INT_MIN",
+        (I64, true) => "LONG_MAX",
+        (I64, false) => "LONG_MIN",
+        (Bool | U8, true) => "UCHAR_MAX",
+        (U16, true) => "USHRT_MAX",
+        (U32, true) => "UINT_MAX",
+        (U64, true) => "ULONG_MAX",
+        (Bool | U8 | U16 | U32 | U64, false) => "0",
+    };
+    format!(
+        "#define ACC {}\n#define TO_ACCV(x) (x)\n#define IDENTITY {identity}\n",
+        input.computed()
+    )
+}
+
+/// Returns the definitions that `all` and `any` have of their own.
+fn truths(input: Type) -> String {
+    let mask = match input {
+        Bool | I8 | U8 => "char",
+        I16 | U16 => "short",
+        I32 | U32 | F16 | BF16 | F32 => "int",
+        I64 | U64 | F64 => "long",
+    };
+    format!("#define ACC {mask}\n#define TO_ACCV(x) ((x) != (CV_x)(0))\n")
+}
+
+fn source(device: &Device, op: u8, input: Type, output: Type) -> String {
+    let from = if sum_type(output) == F64 { F64 } else { F32 };
+    let own = match NAMES[usize::from(op) - 1] {
+        "sum" | "mean" => sums(input, output),
+        "all" | "any" => truths(input),
+        name => extremes(name.ends_with("min"), input),
+    };
+    format!(
+        "{}{}{}#define OP {op}\n#define DIMS {MAX_RANK}\n#define IS_FLOAT {}\n{own}\
+         typedef VECTOR(ACC) ACCV;\n{}",
+        prelude(device.float64),
+        input.define("x", input),
+        output.define("r", from),
+        u8::from(input.is_float()),
         include_str!("kernels/reduce.cl")
     )
 }
@@ -104,30 +143,29 @@ pub fn execute(device: &Device, stream: &Stream, call: &Execution<'_, Buffer>) -
         return Ok(());
     }
     let (x, r) = (Place::of(&input)?, Place::of(&output)?);
-    let ranks = [kept.kernel_rank(), reduced.kernel_rank()];
-    let kernel = |form: u8| {
-        let key = [op, x.dtype as u8, r.dtype as u8, form, ranks[0] as u8, ranks[1] as u8, 0, 0];
-        let make = || source(device, op, (x.dtype, r.dtype), form, ranks);
-        device.programs.kernel(("reduce", key), make)
+    let kernel = device
+        .programs
+        .kernel(("reduce", [op, x.dtype as u8, r.dtype as u8, 0, 0, 0, 0, 0]), || {
+            source(device, op, x.dtype, r.dtype)
+        })?;
+    let cut = Cut::new(device, &kept, (count, reduced.innermost(0).1));
+    let parts = match cut.stretches {
+        1 => None,
+        stretches => Some(device.allocate((lanes * stretches * PART) as usize)?),
     };
-    let (mut kept_bytes, mut reduced_bytes) = (Vec::new(), Vec::new());
-    kept.write_first(2, &mut kept_bytes);
-    reduced.write_first(1, &mut reduced_bytes);
-    let (kept, reduced) = (Arg::Bytes(&kept_bytes), Arg::Bytes(&reduced_bytes));
-    let [px, ax] = x.args();
-    let [pr, ar] = r.args();
-    let group = device.group as u64;
-    if lanes >= 64 * group || count <= 2 * group {
-        let args = [pr, ar, px, ax, kept, reduced, Arg::U64(lanes), Arg::U64(count)];
-        return device.launch_items(&*kernel(0)?, stream, &args, lanes);
+    let ([px, ax], [pr, ar]) = (x.args(), r.args());
+    // Where no parts are written, any buffer will do.
+    let parts = parts.as_ref().map_or(pr, |parts| Arg::Buffer(parts.handle));
+    let (kept, reduced) = (kept.ranked_bytes(), reduced.ranked_bytes());
+    let run = |mode: i32, units: u64, items: u64| {
+        let sizes = [lanes, count, cut.stretches, cut.inner].map(Arg::U64);
+        let args = [pr, ar, px, ax, parts, Arg::Bytes(&kept), Arg::Bytes(&reduced)];
+        let args = [args.as_slice(), &sizes, &[Arg::I32(mode)]].concat();
+        device.launch_items(&kernel, stream, &args, units * items)
+    };
+    run(cut.across.into(), cut.units, device.items as u64)?;
+    match cut.stretches {
+        1 => Ok(()),
+        _ => run(2, lanes, 1),
     }
-    // Enough groups for every unit of a device, each with at least 16 elements a work-item.
-    let stretches = (1024 / lanes).clamp(1, count.div_ceil(16 * group));
-    let parts = device.allocate((lanes * stretches * PART) as usize)?;
-    let given = Arg::Buffer(parts.handle);
-    let args = [given, px, ax, kept, reduced, Arg::U64(stretches), Arg::U64(count)];
-    let groups = [(lanes * stretches) as usize, 1, 1];
-    device.launch(&*kernel(1)?, stream, &args, groups, [device.group, 1, 1])?;
-    let args = [pr, ar, given, kept, Arg::U64(stretches), Arg::U64(lanes), Arg::U64(count)];
-    device.launch_items(&*kernel(2)?, stream, &args, lanes)
 }

@@ -1,12 +1,21 @@
-//! Softmax and its logarithm: a work-item for each short lane, a group for each long one.
+//! Softmax and its logarithm, in stretches of lanes.
 
 use keyfold_plugin::{Error, Execution, Params, Result};
 
 use crate::device::{Arg, Buffer, Device};
-use crate::layout::Loop;
+use crate::layout::{Cut, Loop, MAX_RANK};
 use crate::stream::Stream;
 use crate::tensor::Place;
 use crate::types::{Type, prelude};
+
+/// What a launch does, as in the kernel's source: a unit's part, the results of all parts, both for
+/// neighbouring lanes.
+const COUNT: i32 = 1;
+const WRITE: i32 = 2;
+const LANES: i32 = 4;
+
+/// The bytes of a part, at most.
+const PART: u64 = 16;
 
 /// Returns whether an operation on lanes has a kernel.
 ///
@@ -22,21 +31,17 @@ pub fn support(name: &str, input: Type, output: Type) -> Result<()> {
     }
 }
 
-fn source(
-    device: &Device,
-    logarithm: bool,
-    (input, output): (Type, Type),
-    form: u8,
-    rank: usize,
-) -> String {
+fn source(device: &Device, logarithm: bool, input: Type, output: Type) -> String {
     // Elements are computed in the output's type.
     let from = if output == Type::F64 { Type::F64 } else { Type::F32 };
     format!(
-        "{}{}{}#define LOGARITHM {}\n#define FORM {form}\n#define KEPT {rank}\n{}",
+        "{}{}{}#define LOGARITHM {}\n#define DIMS {MAX_RANK}\n\
+         #define CONVERTV(x) VECTOR(convert_{})(x)\n{}",
         prelude(device.float64),
         input.define("x", input),
         output.define("r", from),
         u8::from(logarithm),
+        output.computed(),
         include_str!("kernels/rows.cl")
     )
 }
@@ -64,21 +69,32 @@ pub fn execute(device: &Device, stream: &Stream, call: &Execution<'_, Buffer>) -
     }
     let (x, r) = (Place::of(&input)?, Place::of(&output)?);
     let logarithm = call.name() == "log_softmax";
-    let long = count > 64 || lanes < 16;
-    let rank = kept.kernel_rank();
-    let key =
-        [u8::from(logarithm), x.dtype as u8, r.dtype as u8, u8::from(long), rank as u8, 0, 0, 0];
-    let kernel = device.programs.kernel(("rows", key), || {
-        source(device, logarithm, (x.dtype, r.dtype), u8::from(long), rank)
-    })?;
-    let mut bytes = Vec::new();
-    kept.write_first(2, &mut bytes);
+    let key = [u8::from(logarithm), x.dtype as u8, r.dtype as u8, 0, 0, 0, 0, 0];
+    let kernel =
+        device.programs.kernel(("rows", key), || source(device, logarithm, x.dtype, r.dtype))?;
+    let count = count.cast_unsigned();
+    let cut = Cut::new(device, &kept, (count, step_x));
+    let parts = match cut.stretches {
+        1 => None,
+        stretches => Some(device.allocate((lanes * stretches * PART) as usize)?),
+    };
     let ([px, ax], [pr, ar]) = (x.args(), r.args());
-    let sizes = [Arg::U64(lanes), Arg::I64(count), Arg::I64(step_x), Arg::I64(step_r)];
-    let args = [[pr, ar, px, ax].as_slice(), &[Arg::Bytes(&bytes)], &sizes].concat();
-    if long {
-        let groups = [lanes as usize, 1, 1];
-        return device.launch(&kernel, stream, &args, groups, [device.group, 1, 1]);
+    // Where no parts are written, any buffer will do.
+    let parts = parts.as_ref().map_or(pr, |parts| Arg::Buffer(parts.handle));
+    let kept = kept.ranked_bytes();
+    let run = |mode: i32| {
+        let sizes = [lanes, count, cut.stretches, cut.inner].map(Arg::U64);
+        let mode = Arg::I32(mode | if cut.across { LANES } else { 0 });
+        let steps = [Arg::I64(step_x), Arg::I64(step_r), mode];
+        let args = [pr, ar, px, ax, parts, Arg::Bytes(&kept)];
+        let args = [args.as_slice(), &sizes, &steps].concat();
+        device.launch_items(&kernel, stream, &args, cut.units * device.items as u64)
+    };
+    match cut.stretches {
+        1 => run(COUNT | WRITE),
+        _ => {
+            run(COUNT)?;
+            run(WRITE)
+        }
     }
-    device.launch_items(&kernel, stream, &args, lanes)
 }

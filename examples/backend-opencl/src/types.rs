@@ -74,34 +74,39 @@ impl Type {
     }
 
     /// Returns definitions for elements of a name: `T_name` in memory, `C_name` computed, and the
-    /// macros `LOAD_name(p, i)`, `STORE_name(p, i, value)`, for four elements at once
-    /// `LOAD4_name(p, i)` and `STORE4_name(p, i, value)`.
+    /// macros `LOAD_name(p, i)`, `STORE_name(p, i, value)`; for a vector of neighbouring elements
+    /// `CV_name`, `LOADV_name(p, i)` and `STOREV_name(p, i, value)`.
     ///
     /// `from` is the type of the values to store. Those of halves are rounded once, so they may be
     /// double if `from` is.
     pub fn define(self, name: &str, from: Type) -> String {
         let (stored, computed) = (self.stored(), self.computed());
-        let (load, load4, store, store4) = match self {
+        let (load, loads, store, stores) = match self {
             F16 => (
                 "vload_half(i, p)",
-                "vload_half4(0, (p) + (i))",
+                "VECTOR(vload_half)(0, (p) + (i))",
                 "vstore_half_rte(v, i, p)",
-                "vstore_half4_rte(v, 0, (p) + (i))",
+                "PASTE_VALUES(VECTOR(vstore_half), _rte)(v, 0, (p) + (i))",
             ),
             BF16 => (
                 "from_bfloat16((p)[i])",
-                "from_bfloat16_4(vload4(0, (p) + (i)))",
+                "from_bfloat16s(VECTOR(vload)(0, (p) + (i)))",
                 "(p)[i] = to_bfloat16(v)",
-                "vstore4(to_bfloat16_4(v), 0, (p) + (i))",
+                "VECTOR(vstore)(to_bfloat16s(v), 0, (p) + (i))",
             ),
-            _ => ("(p)[i]", "vload4(0, (p) + (i))", "(p)[i] = (v)", "vstore4(v, 0, (p) + (i))"),
+            _ => (
+                "(p)[i]",
+                "VECTOR(vload)(0, (p) + (i))",
+                "(p)[i] = (v)",
+                "VECTOR(vstore)(v, 0, (p) + (i))",
+            ),
         };
         let value = if self == F16 && from == F64 { "double" } else { computed };
         format!(
-            "typedef {stored} T_{name};\ntypedef {computed} C_{name};\ntypedef {computed}4 C4_{name};\n\
-             typedef {value} V_{name};\ntypedef {value}4 V4_{name};\n\
-             #define LOAD_{name}(p, i) {load}\n#define LOAD4_{name}(p, i) {load4}\n\
-             #define STORE_{name}(p, i, v) {store}\n#define STORE4_{name}(p, i, v) {store4}\n"
+            "typedef {stored} T_{name};\ntypedef {computed} C_{name};\n\
+             typedef VECTOR({computed}) CV_{name};\ntypedef {value} V_{name};\n\
+             #define LOAD_{name}(p, i) {load}\n#define LOADV_{name}(p, i) {loads}\n\
+             #define STORE_{name}(p, i, v) {store}\n#define STOREV_{name}(p, i, v) {stores}\n"
         )
     }
 

@@ -1,9 +1,12 @@
+// Vectors have WIDTH elements: VECTOR(float) is float16, or a name of that kind.
+#define PASTE(a, b) a##b
+#define PASTE_VALUES(a, b) PASTE(a, b)
+#define VECTOR(name) PASTE_VALUES(name, WIDTH)
+
 // Halves: bfloat16 is the upper half of a float. "To odd" rounds towards zero and sets the last bit
 // if anything was lost, so that rounding again to fewer bits is as good as rounding once.
 
 inline float from_bfloat16(ushort x) { return as_float((uint)x << 16); }
-
-inline float4 from_bfloat16_4(ushort4 x) { return as_float4(convert_uint4(x) << 16); }
 
 inline ushort to_bfloat16(float x) {
     uint bits = as_uint(x);
@@ -11,8 +14,14 @@ inline ushort to_bfloat16(float x) {
     return (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-inline ushort4 to_bfloat16_4(float4 x) {
-    return (ushort4)(to_bfloat16(x.s0), to_bfloat16(x.s1), to_bfloat16(x.s2), to_bfloat16(x.s3));
+inline VECTOR(float) from_bfloat16s(VECTOR(ushort) x) {
+    return VECTOR(as_float)(VECTOR(convert_uint)(x) << 16);
+}
+
+inline VECTOR(ushort) to_bfloat16s(VECTOR(float) x) {
+    VECTOR(uint) bits = VECTOR(as_uint)(x), upper = bits >> 16;
+    VECTOR(uint) rounded = (bits + 0x7fff + (upper & 1)) >> 16;
+    return VECTOR(convert_ushort)(select(rounded, upper | 0x40, isnan(x)));
 }
 
 inline float ulong_to_odd(ulong x) {
