@@ -75,9 +75,9 @@ fuzz: ## the fuzz targets, FUZZ_SECONDS=60 each or FUZZ_RUNS inputs (FUZZ=schema
 explore: ## the tests of random inputs with new ones, in Rust EXPLORE_ROUNDS=5 times
 	@scripts/explore.sh
 
-conformance: ## all cases of the conformance kit on the backend of DEVICE=cpu
+conformance: ## all cases of the conformance kit on DEVICE=cpu, opencl, another one with LOAD=FILE
 	@scripts/build.sh
-	@scripts/run.sh -m keyfold conformance $${DEVICE:-cpu} --all
+	@scripts/conformance.sh $${DEVICE:-cpu} $${LOAD:+--load "$$LOAD"}
 
 clean: ## remove what the commands above made, the virtual environment too
 	@rm -rf .venv build .pytest_cache .hypothesis .ruff_cache .mypy_cache

@@ -8,7 +8,5 @@ case ${1:-cpu} in
     opencl) ;;
     *) die "no demo for the device $1; there are cpu, opencl" ;;
 esac
-find_cargo
-example=$ROOT/examples/backend-opencl
-"$CARGO" build --quiet --release --manifest-path "$example/Cargo.toml" --target-dir "$TARGET/opencl"
-exec "$VENV/bin/python" "$example/train.py" "$TARGET/opencl/release/libkeyfold_opencl.so"
+find_opencl
+exec "$VENV/bin/python" "$ROOT/examples/backend-opencl/train.py" "$OPENCL"

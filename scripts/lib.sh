@@ -4,6 +4,7 @@
 # die MESSAGE   one line on stderr, exit 1
 # find_cargo, find_cc, find_python: each sets CARGO, CC or PYTHON to what was found, or dies
 # find_pythons  prints every CPython that will do
+# find_opencl   builds examples/backend-opencl, sets OPENCL to its library, and finds it a loader
 
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 VENV=${KEYFOLD_VENV:-$ROOT/.venv}
@@ -149,4 +150,29 @@ use_venv() {
     unset CONDA_PREFIX PYTHONHOME
     export VIRTUAL_ENV="$VENV" PYO3_PYTHON="$VENV/bin/python"
     export PATH="$VENV/bin:$PATH"
+}
+
+# A loader of the user's or of the system goes first; else pocl's wheel, which computes on the CPU's
+# threads, is installed in the environment.
+find_opencl() {
+    find_cargo
+    example=$ROOT/examples/backend-opencl
+    "$CARGO" build --quiet --release --manifest-path "$example/Cargo.toml" \
+        --target-dir "$TARGET/opencl" || die "examples/backend-opencl could not be built: see above"
+    OPENCL=$TARGET/opencl/release/libkeyfold_opencl.so
+    if [ -n "${KEYFOLD_OPENCL:-}" ] ||
+        "$VENV/bin/python" -c "import ctypes; ctypes.CDLL('libOpenCL.so.1')" 2>/dev/null; then
+        return
+    fi
+    "$ROOT/scripts/bootstrap.sh" opencl
+    libs=$("$VENV/bin/python" -c "
+import importlib.util, pathlib
+found = importlib.util.find_spec('pyopencl')
+print(pathlib.Path(found.origin).parent if found else '')")
+    set -- "$libs"/.libs/libOpenCL*
+    [ -f "$1" ] || return # the plugin's error says what to install
+    export KEYFOLD_OPENCL="$1" PYOPENCL_HOME="$libs"
+    set -- "$libs"/.libs/libpocl*
+    export OCL_ICD_VENDORS="$1"
+    step "this system has no OpenCL loader: pocl computes on the CPU"
 }

@@ -1,0 +1,101 @@
+"""The conformance kit on examples/backend-opencl: a part of `make conformance DEVICE=opencl`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+
+import pytest
+
+# What loads the plugin in each process, and leaves a note of the fallbacks when it ends.
+LOADER = """\
+import atexit, os, pathlib
+import keyfold as kf
+plugin = kf.load_plugin({library!r})
+note = pathlib.Path({notes!r}, str(os.getpid()))
+atexit.register(lambda: note.write_text(repr(kf.fallbacks())))
+"""
+
+# Groups with all dtypes, and the fewest operations that have to pass. The others take minutes with
+# all dtypes, since each dtype has programs of its own to compile: they have a few.
+WHOLE = {
+    "factories": 75,
+    "shape": 285,
+    "linalg": 13,
+    "in_place": 30,
+    "random": 23,
+    "device": 15,
+    "cache": 137,
+    "memory": 9,
+    "streams": 5,
+    "errors": 6,
+}
+PARTS = [
+    ("pointwise", "float32", 70),
+    ("pointwise", "int32", 80),
+    ("reduce", "float16", 14),
+    ("reduce", "float32", 14),
+    ("reduce", "int64", 14),
+    ("reduce", "bool", 14),
+    ("index", "float32", 8),
+    ("index", "int8", 8),
+    ("index", "bfloat16", 8),
+]
+
+
+@pytest.fixture(scope="module")
+def reports(pocl, opencl_library, tmp_path_factory):
+    """The kit's reports, by group and dtype, and the fallbacks that processes noted."""
+    folder = tmp_path_factory.mktemp("kit")
+    notes = folder / "notes"
+    notes.mkdir()
+    loader = folder / "loads_opencl.py"
+    loader.write_text(LOADER.format(library=str(opencl_library), notes=str(notes)))
+
+    def run(part):
+        group, dtype = part
+        command = [sys.executable, "-m", "keyfold", "conformance", "opencl", "--json"]
+        command += ["--load", str(loader), "--group", group]
+        command += ["--dtype", dtype] if dtype else []
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode < 2, done.stderr
+        return json.loads(done.stdout)
+
+    parts = [(group, dtype) for group, dtype, _ in PARTS]
+    parts += zip(WHOLE, cycle([None]), strict=False)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(parts, pool.map(run, parts), strict=True))
+    return found, [note.read_text() for note in notes.iterdir()]
+
+
+@pytest.mark.parametrize(("group", "dtype", "fewest"), PARTS)
+def test_a_group_conforms_in_a_dtype_and_lacks_nothing(reports, group, dtype, fewest):
+    report = reports[0][group, dtype]
+    assert report["findings"] == []
+    (row,) = report["groups"]
+    assert row["passed"] >= fewest, row
+    assert (row["failed"], row["unclaimed"], row["lacking"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("group", WHOLE)
+def test_a_group_conforms_and_lacks_complex_numbers_alone(reports, group):
+    report = reports[0][group, None]
+    (row,) = report["groups"]
+    assert row["passed"] >= WHOLE[group], row
+    lacking = {(found["operator"], found["dtype"]) for found in report["findings"]}
+    complex_dtypes = ("complex64", "complex128")
+    allowed = {("aten::matmul", dtype) for dtype in complex_dtypes} if group == "linalg" else set()
+    assert lacking == allowed
+    assert (row["failed"], row["unclaimed"], row["lacking"]) == (0, 0, len(allowed))
+    assert report["conforms"]
+
+
+def test_nothing_fell_back(reports):
+    found, fallbacks = reports
+    # A process for each report, and the group's own.
+    assert len(fallbacks) >= len(found)
+    assert set(fallbacks) == {"[]"}
