@@ -321,8 +321,12 @@ fn tensors_of_another_memory_are_refused() {
     loaded.plugin.close();
     let again = plugin::load(&device_in_c("GOOD"), &loaded.dispatcher).unwrap();
     let error = pointwise(Primitive::Add, &[&x, &x], &empty(&[1], DType::F32)).unwrap_err();
+    // The kernels of the plugin that is there now don't get the other's handle.
+    let handle = loaded.dispatcher.call("board::block", &[(&x).into()]);
     again.close();
     says(&error, ErrorKind::Device, &["board", "can't reach", "board:1"]);
+    let parts = ["board::block() argument 'x'", "of a backend of board:1 that was removed"];
+    says(&handle.unwrap_err(), ErrorKind::Device, &parts);
 }
 
 #[test]

@@ -38,8 +38,11 @@ pub fn extension_number(kind: DeviceType) -> Option<u8> {
 ///
 /// # Errors
 /// [`ErrorKind::Device`], with a correction, for memory without an address or an
-/// [opaque handle](crate::DeviceBuffer::opaque_handle); as [`exported_device`].
+/// [opaque handle](crate::DeviceBuffer::opaque_handle), and for memory of a removed backend whose
+/// device has another one now, to which its handle would mean something else; as
+/// [`exported_device`].
 pub fn foreign_address(tensor: &Tensor) -> Result<(*mut c_void, u64, DLDevice)> {
+    tensor.check_backend()?;
     let device = exported_device(tensor.device())?;
     let handle = tensor.buffer().opaque_handle().filter(|_| tensor.numel() > 0);
     Ok(match handle {
