@@ -47,16 +47,20 @@ def main() -> int:
     parser.add_argument("plugin", type=Path, help="the built library")
     parser.add_argument("--epochs", type=int, default=40)
     options = parser.parse_args()
-    with kf.load_plugin(options.plugin):
+    with kf.load_plugin(options.plugin) as plugin:
+        (found,) = [backend for backend in kf.backends() if backend.device_type == "opencl"]
+        devices = ", ".join(str(device) for device in found.devices)
+        print(f"{plugin.name} {plugin.version}: {devices}; {options.epochs} epochs on each device")
         for function in (tutorial.cross_entropy, tutorial.descend):
             name = {"descend": "descend_"}.get(function.__name__, function.__name__)
             kf.impl(f"demo::{name}", "OPENCL", function)
         accuracies = []
         for device in ("cpu", "opencl"):
+            print(f"{device}: ", end="", flush=True)
             start = time.perf_counter()
             accuracies.append(train(device, options.epochs))
             seconds = time.perf_counter() - start
-            print(f"{device}: accuracy {accuracies[-1]:.1%} in {seconds:.1f} s")
+            print(f"accuracy {accuracies[-1]:.1%} in {seconds:.1f} s")
     return int(abs(accuracies[0] - accuracies[1]) > 0.01)
 
 

@@ -165,4 +165,5 @@ def test_training_is_as_accurate_as_on_the_cpu(opencl_library, pocl):
     command = [sys.executable, str(script), str(opencl_library), "--epochs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["cpu", "opencl"]
+    named = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    assert named == ["keyfold-opencl 0.1.0", "cpu", "opencl"]

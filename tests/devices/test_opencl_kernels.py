@@ -1,5 +1,7 @@
-"""The OpenCL backend's kernels on pocl, in the shapes for CPUs and for GPUs: lanes cut into stretches,
-neighbouring lanes taken together, tails, odd numbers."""
+"""The OpenCL backend's kernels on pocl, in the shapes for CPUs and for GPUs.
+
+Lanes are cut into stretches, neighbouring lanes taken together; tails, odd numbers.
+"""
 
 from __future__ import annotations
 
