@@ -63,6 +63,12 @@ class Npu:
         total = np.exp(x).sum(axis, keepdims=True)
         out[...] = np.exp(x) / total if name == "softmax" else x - np.log(total)
 
+    def scan(self, name: str, x: Array, out: Array, axis: int) -> None:
+        """Compute cumulative sums or products."""
+        accumulate = (np.add if name == "sum" else np.multiply).accumulate
+        x = saturated(x, out.dtype).astype(out.dtype)
+        out[...] = accumulate(x.astype(np.float32) if out.dtype == np.float16 else x, axis)
+
     def matmul(self, a: Array, b: Array, out: Array) -> None:
         """Multiply stacks of matrices."""
         np.matmul(a, b, out=out)

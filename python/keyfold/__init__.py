@@ -194,6 +194,7 @@ from keyfold._ops._creation import (
     zeros,
     zeros_like,
 )
+from keyfold._ops._cumulative import cumulative_prod, cumulative_sum
 from keyfold._ops._elementwise import ElementwiseOperator, elementwise
 from keyfold._ops._functions import (
     astype,
@@ -217,12 +218,11 @@ from keyfold._trace import Graph, trace
 # fmt: off
 __all__ = [
     "BY_KIND", "Backend", "BackendHandle", "BindingError", "Choice", "ConformanceReport",
-    "CudnnError", "CustomOp",
-    "DType", "DTypeError", "Device", "DeviceError", "DispatchError", "DispatchKey",
-    "DispatchKeySet", "DispatchTable", "Dispatcher", "ElementwiseOperator", "EmptyKeySetError",
-    "Error", "ExchangeError", "Explanation", "Expression", "ExpressionError", "Fallback",
-    "GradNode", "GradientError", "Graph", "GraphNode", "GraphValue", "GuardError", "Handle",
-    "HookHandle", "IndexOutOfRange", "InvalidValue", "KernelFailed", "KernelHandle",
+    "CudnnError", "CustomOp", "DType", "DTypeError", "Device", "DeviceError", "DispatchError",
+    "DispatchKey", "DispatchKeySet", "DispatchTable", "Dispatcher", "ElementwiseOperator",
+    "EmptyKeySetError", "Error", "ExchangeError", "Explanation", "Expression", "ExpressionError",
+    "Fallback", "GradNode", "GradientError", "Graph", "GraphNode", "GraphValue", "GuardError",
+    "Handle", "HookHandle", "IndexOutOfRange", "InvalidValue", "KernelFailed", "KernelHandle",
     "KernelLoadError", "KernelPackage", "KernelPanic", "KernelReturnError", "KeyGuard", "Library",
     "LibraryLoadError", "MissingKernel", "NativeKernel", "NotSupported", "OpCheckError",
     "OpCheckReport", "Operator", "OperatorFunction", "OperatorPacket", "OperatorRemoved",
@@ -232,19 +232,20 @@ __all__ = [
     "UnknownKey", "UnknownOperator", "VmapInfo", "__version__", "allow_fallback", "arange",
     "asarray", "astype", "autocast", "autocast_dtype", "backends", "bfloat16", "bool",
     "broadcast_arrays", "broadcast_shapes", "broadcast_to", "call_direct", "checkpoint", "clip",
-    "complex64", "complex128", "concat", "conformance", "custom_op", "define", "elementwise",
-    "empty", "empty_like", "exclude_keys", "explain", "fallback", "fallbacks", "fallthrough",
-    "flip", "float16", "float32", "float64", "from_dlpack", "from_numpy", "full", "full_like",
-    "gelu", "get_include", "get_kernel", "get_num_threads", "get_op", "get_rng_state", "grad",
-    "gradcheck", "gradgradcheck", "hessian", "impl", "include_keys", "infer_meta", "infer_schema",
-    "int8", "int16", "int32", "int64", "is_autocast_enabled", "is_grad_enabled", "jacfwd", "jacrev",
-    "jvp", "load_kernels", "load_plugin", "logical_and", "logical_or", "logical_xor", "manual_seed",
-    "matrix_transpose", "memory_stats", "no_grad", "ones", "ones_like", "opcheck", "ops", "profile",
-    "profile_range", "rand", "randn", "random", "redispatch", "register_array_type",
-    "register_autocast", "register_autograd", "register_backend", "register_fake", "register_jvp",
-    "register_key", "register_vmap", "reshape", "set_cache_limit", "set_num_threads",
-    "set_rng_state", "square", "squeeze", "synchronize", "take", "trace", "trim_memory", "uint8",
-    "uint16", "uint32", "uint64", "value_and_grad", "vmap", "zeros", "zeros_like",
+    "complex64", "complex128", "concat", "conformance", "cumulative_prod", "cumulative_sum",
+    "custom_op", "define", "elementwise", "empty", "empty_like", "exclude_keys", "explain",
+    "fallback", "fallbacks", "fallthrough", "flip", "float16", "float32", "float64", "from_dlpack",
+    "from_numpy", "full", "full_like", "gelu", "get_include", "get_kernel", "get_num_threads",
+    "get_op", "get_rng_state", "grad", "gradcheck", "gradgradcheck", "hessian", "impl",
+    "include_keys", "infer_meta", "infer_schema", "int8", "int16", "int32", "int64",
+    "is_autocast_enabled", "is_grad_enabled", "jacfwd", "jacrev", "jvp", "load_kernels",
+    "load_plugin", "logical_and", "logical_or", "logical_xor", "manual_seed", "matrix_transpose",
+    "memory_stats", "no_grad", "ones", "ones_like", "opcheck", "ops", "profile", "profile_range",
+    "rand", "randn", "random", "redispatch", "register_array_type", "register_autocast",
+    "register_autograd", "register_backend", "register_fake", "register_jvp", "register_key",
+    "register_vmap", "reshape", "set_cache_limit", "set_num_threads", "set_rng_state", "square",
+    "squeeze", "synchronize", "take", "trace", "trim_memory", "uint8", "uint16", "uint32", "uint64",
+    "value_and_grad", "vmap", "zeros", "zeros_like",
 ]
 # fmt: on
 __all__ += _operators.__all__

@@ -113,7 +113,7 @@ def delayed_device(
         devices: how many there are.
         streams: how many streams each has.
         without: groups of operations that it doesn't have: `pointwise`, `reduce`, `rows`,
-            `linalg`, `index`, `random`.
+            `scan`, `linalg`, `index`, `random`.
 
     Raises:
         RegistrationError: the type of device has a backend already.

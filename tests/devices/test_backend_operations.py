@@ -66,6 +66,8 @@ OPERATORS = {
     "any": lambda x: x.any(),
     "softmax": lambda x: x.softmax(),
     "log_softmax": lambda x: kf.log_softmax(x, axis=0),
+    "cumulative_sum": lambda x: kf.cumulative_sum(x, axis=0),
+    "cumulative_prod": lambda x: kf.cumulative_prod(x, axis=-1, include_initial=True),
     "views": lambda x: x.T[1:, ::2].reshape((-1,)),
     "stack": lambda x: kf.stack([x, x]),
     "concat": lambda x: kf.concat([x, x[:1]]),

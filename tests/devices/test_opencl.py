@@ -43,7 +43,7 @@ def same(function, *arrays, rtol=1e-5):
 def test_the_device_is_listed(opencl):
     assert opencl.device_types == ["opencl"]
     (row,) = [backend for backend in kf.backends() if backend.device_type == "opencl"]
-    assert row.groups == ("pointwise", "reduce", "rows", "linalg", "index", "random")
+    assert row.groups == ("pointwise", "reduce", "rows", "scan", "linalg", "index", "random")
 
 
 def test_copies_of_every_layout(opencl):
@@ -81,6 +81,18 @@ def test_operators_agree_with_the_cpu(opencl):
 
 def test_long_lanes_are_reduced_in_two_stages(opencl):
     same(kf.sum, numbers(100_003))
+
+
+def test_scans_of_few_long_many_and_neighbouring_lanes(opencl):
+    for x in (numbers(3, 50_001), numbers(50_001, 3).T[::-1, ::2], numbers(1_000, 300)):
+        near_one = 1 + x / 10_000
+        for axis in (0, 1):
+            same(lambda a, axis=axis: kf.cumulative_sum(a, axis=axis), x / 100, rtol=1e-3)
+            same(lambda a, axis=axis: kf.cumulative_prod(a, axis=axis), near_one, rtol=1e-3)
+    # No part of a lane overflows where the lane doesn't.
+    lane = np.concatenate([np.zeros(1), np.full(40_000, 100.0)]).astype("float32")
+    same(kf.cumulative_prod, lane)
+    same(kf.cumulative_prod, np.tile(np.float32([0.5, 2.0]), 30_000))
 
 
 def test_random_numbers_are_the_cpus(opencl):

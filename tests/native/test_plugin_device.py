@@ -52,7 +52,7 @@ def row():
 
 def test_the_device_is_listed_with_its_plugin(late):
     devices = (kf.Device("late:0"), kf.Device("late:1"))
-    groups = ("pointwise", "reduce", "rows", "linalg", "index", "random")
+    groups = ("pointwise", "reduce", "rows", "scan", "linalg", "index", "random")
     number = row().dlpack_number
     assert row() == kf.Backend(NAME, "late", devices, 1, groups, number)
     assert (late.device_types, late.abi_version) == (["late"], (1, 1))
@@ -90,6 +90,7 @@ def test_a_device_may_be_named_wherever_a_device_is_taken(late):
         lambda x, i: kf.where(x > 0, x, i) / 2,
         lambda x, i: i // 3 + (i << 2) % 5 - (i ^ 1),
         lambda x, i: kf.softmax(x, 0) + kf.log_softmax(x, -1),
+        lambda x, i: kf.cumulative_sum(i.T, axis=0) - kf.cumulative_prod(i % 5, axis=-1),
         lambda x, i: x.T @ x + (x[:, None] @ x.T[None]).sum((0, 1)).mean(),
         lambda x, i: kf.stack([x.sum(0), x.mean(0), x.max(0), x.min(0)]),
         lambda x, i: i.argmax(1) + i.argmin(1),
@@ -198,6 +199,7 @@ FEWEST = {
     "pointwise": 1500,
     "linalg": 25,
     "reduce": 250,
+    "scan": 30,
     "shape": 250,
     "index": 150,
     "in_place": 50,

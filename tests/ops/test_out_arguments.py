@@ -42,6 +42,7 @@ ARGUMENTS = {
     "matmul": (X, Y.T),
     "concat": ((X, Y), -1),
     "stack": ((X, Y), 1),
+    **dict.fromkeys(["cumulative_sum", "cumulative_prod"], (X, 1)),
     "take": (X, np.array([1, 0]), 1),
 }
 

@@ -63,6 +63,8 @@ CASES = {
     "gelu_tanh": (B,),
     "gt": (A, B),
     "gt.Scalar": (A, 1.0),
+    "cumprod": (A, 1),
+    "cumsum": (A, 0),
     "index.Tensor": (A, [ROW, None]),
     "index_add": (A, 0, ROW, B),
     "index_put": (A, [ROW], B),

@@ -1,7 +1,7 @@
 //! The interface that a device implements to run keyfold's operators.
 //!
 //! A [`GpuBackend`] has a [`Memory`], which moves bytes, and groups of operations, one trait each:
-//! [`Reduce`], [`Rows`], [`Linalg`], [`Index`], [`Random`], and [`Pointwise`] for expressions, as a
+//! [`Reduce`], [`Rows`], [`Scan`], [`Linalg`], [`Index`], [`Random`], and [`Pointwise`] for expressions, as a
 //! whole or as the [`primitives`] they are lowered to. Operation and dtypes are data. A group
 //! returns an [`Offer`]: the object that launches the kernel, or the reason why there is none. So
 //! the operations that a backend claims are those that it runs, and a table of them is made by
@@ -26,6 +26,7 @@ mod random;
 mod reduce;
 mod registry;
 mod rows;
+mod scan;
 
 use std::any::Any;
 use std::fmt;
@@ -49,6 +50,7 @@ pub use registry::{
     Observer, Refused, Registration, backend, backends, has_backend, observe, register,
 };
 pub use rows::{RowParams, Rows};
+pub use scan::{Scan, ScanParams};
 
 /// A device's implementation of the operators.
 ///
@@ -72,6 +74,9 @@ pub trait GpuBackend: Any + Send + Sync + fmt::Debug {
 
     /// Returns the operations on the lanes along one dimension that keep the shape: softmax.
     fn rows(&self) -> Option<&dyn Rows>;
+
+    /// Returns the cumulative operations along one dimension.
+    fn scan(&self) -> Option<&dyn Scan>;
 
     /// Returns the matrix products.
     fn linalg(&self) -> Option<&dyn Linalg>;

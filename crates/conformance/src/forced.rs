@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use keyfold_backend::{
     GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise, Positions, Random,
-    RandomParams, Reduce, ReduceParams, RowParams, Rows,
+    RandomParams, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams,
 };
 use keyfold_core::{DType, Result};
 use keyfold_dispatch::Dispatcher;
@@ -32,6 +32,7 @@ const REDUCTIONS: [&Operation; 8] = [
     &Operation::new("any"),
 ];
 const ROWS: [&Operation; 2] = [&Operation::new("softmax"), &Operation::new("log_softmax")];
+const SCANS: [&Operation; 2] = [&Operation::new("sum"), &Operation::new("prod")];
 const INDEXING: [&Operation; 5] = [
     &Operation::new("take"),
     &Operation::new("put"),
@@ -98,6 +99,10 @@ impl GpuBackend for Forced {
         self.0.rows().map(|_| self as _)
     }
 
+    fn scan(&self) -> Option<&dyn Scan> {
+        self.0.scan().map(|_| self as _)
+    }
+
     fn linalg(&self) -> Option<&dyn Linalg> {
         self.0.linalg().map(|_| self as _)
     }
@@ -139,6 +144,19 @@ impl Rows for Forced {
         let Some(group) = self.0.rows() else { return no_group() };
         let others = ROWS.into_iter().map(|op| group.rows(op, input, output));
         first(group.rows(op, input, output), others)
+    }
+}
+
+impl Scan for Forced {
+    fn scan(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ScanParams>> {
+        let Some(group) = self.0.scan() else { return no_group() };
+        let others = SCANS.into_iter().map(|op| group.scan(op, input, output));
+        first(group.scan(op, input, output), others)
     }
 }
 

@@ -50,7 +50,7 @@ pub fn example(row: &Row, dtype: DType, device: Device) -> Option<Vec<Arg>> {
 }
 
 /// Operators that add elements up: the greatest numbers would overflow in some orders only.
-const SUMS: [&str; 11] = [
+const SUMS: [&str; 13] = [
     "aten::sum",
     "aten::sum.dim",
     "aten::mean",
@@ -58,6 +58,8 @@ const SUMS: [&str; 11] = [
     "aten::matmul",
     "aten::softmax",
     "aten::log_softmax",
+    "aten::cumsum",
+    "aten::cumprod",
     "aten::index_add",
     "aten::scatter_add",
     "aten::index_put",
@@ -106,6 +108,8 @@ impl Sampler {
             | "aten::index_select"
             | "aten::softmax"
             | "aten::log_softmax"
+            | "aten::cumsum"
+            | "aten::cumprod"
             | "aten::squeeze.dim"
             | "aten::flip" => 1,
             _ => 0,
@@ -196,6 +200,8 @@ impl Sampler {
                 | "aten::index_select"
                 | "aten::softmax"
                 | "aten::log_softmax"
+                | "aten::cumsum"
+                | "aten::cumprod"
                 | "aten::select.int"
                 | "aten::select_scatter"
                 | "aten::slice.Tensor"
@@ -297,13 +303,15 @@ impl Sampler {
                 plain(Value::Bool(self.choice % 4 != 3 && self.dtype.is_floating()))
             }
             (_, "size") => ints(&shape),
-            ("aten::sum" | "aten::mean" | "aten::sum.dim" | "aten::mean.dim", "dtype") => {
-                plain(match (self.choice % 4, self.dtype.kind()) {
-                    (3, DTypeKind::Float) => Value::DType(DType::F64),
-                    (3, DTypeKind::Complex) => Value::DType(DType::C128),
-                    _ => Value::None,
-                })
-            }
+            (
+                "aten::sum" | "aten::mean" | "aten::sum.dim" | "aten::mean.dim" | "aten::cumsum"
+                | "aten::cumprod",
+                "dtype",
+            ) => plain(match (self.choice % 4, self.dtype.kind()) {
+                (3, DTypeKind::Float) => Value::DType(DType::F64),
+                (3, DTypeKind::Complex) => Value::DType(DType::C128),
+                _ => Value::None,
+            }),
             (_, "dtype") => plain(Value::DType(match name {
                 // From each dtype to some others, and to the same.
                 "aten::to" => {
@@ -402,6 +410,20 @@ impl Sampler {
             if is_exponent && integers {
                 let small = |item: &mut Number| *item = Number::Whole(item.whole().rem_euclid(5));
                 array.items.iter_mut().for_each(small);
+            }
+            // Products of many stay in range.
+            if name == "aten::cumprod" && !integers {
+                let near_one = |x: f64| {
+                    if x == 0.0 { x } else { (1.0 + (x.abs() - 1.0) / 64.0).copysign(x) }
+                };
+                for item in &mut array.items {
+                    *item = match *item {
+                        Number::Float(x) => Number::Float(near_one(x)),
+                        Number::Complex(c) => Number::Complex(c / c.norm() * near_one(c.norm())),
+                        whole => whole,
+                    };
+                    *item = item.cast(self.dtype);
+                }
             }
             let is_shift = name.contains("_shift") && (place == 1 || name.contains("rbitwise"));
             if is_shift && integers && self.values == Values::Plain {

@@ -12,11 +12,12 @@ use keyfold_cpu::HostBackend;
 static ONE: Mutex<()> = Mutex::new(());
 
 /// The fewest cases of each group with the default options.
-const FEWEST: [(&str, u64); 13] = [
+const FEWEST: [(&str, u64); 14] = [
     ("factories", 100),
     ("pointwise", 1500),
     ("linalg", 25),
     ("reduce", 250),
+    ("scan", 30),
     ("shape", 250),
     ("index", 150),
     ("in_place", 50),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use keyfold_backend::{
     GpuBackend, Index, Launch, Linalg, Offer, Operation, Pointwise, Random, Reduce, ReduceParams,
-    Rows, register,
+    Rows, Scan, register,
 };
 use keyfold_conformance::{
     Options, Report, Symptom, Verdict, assert_conforms, run_child, run_isolated,
@@ -42,6 +42,10 @@ impl GpuBackend for Aborting {
     }
 
     fn rows(&self) -> Option<&dyn Rows> {
+        Some(&HostBackend)
+    }
+
+    fn scan(&self) -> Option<&dyn Scan> {
         Some(&HostBackend)
     }
 

@@ -30,11 +30,12 @@ mod matmul;
 mod pointwise;
 mod random;
 mod reduce;
+mod scan;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use keyfold_backend::{GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Rows};
+use keyfold_backend::{GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Rows, Scan};
 use keyfold_kit::pool::{Schedule, parallel_for};
 use keyfold_tensor::device::{HostMemory, Memory, share_copies};
 
@@ -78,6 +79,10 @@ impl GpuBackend for HostBackend {
     }
 
     fn rows(&self) -> Option<&dyn Rows> {
+        Some(self)
+    }
+
+    fn scan(&self) -> Option<&dyn Scan> {
         Some(self)
     }
 

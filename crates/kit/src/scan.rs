@@ -59,19 +59,65 @@ where
     S: Copy + Send + Sync,
 {
     let scan = Scan { widen, plus, narrow };
-    let groups = Groups::new(items);
-    let threads = num_threads()?.min(groups.sums.len() / MIN_GROUPS).max(1);
+    let all = Items { base: items.as_mut_ptr(), len: items.len() };
+    chained_groups(
+        all.len.div_ceil(GROUP),
+        // SAFETY: each group is one thread's.
+        |group| Sums::of(&scan, unsafe { all.group(group) }),
+        |sums, before| sums.replace_by_sums_before(&scan, before),
+        // SAFETY: as above.
+        |group, sums| sums.write_sums(&scan, unsafe { all.group(group) }),
+    )
+}
+
+/// The elements of all groups.
+struct Items<T> {
+    base: *mut T,
+    len: usize,
+}
+
+// SAFETY: each group's elements are used by the one thread that began it.
+unsafe impl<T: Send> Sync for Items<T> {}
+
+impl<T> Items<T> {
+    /// Returns the elements of a group.
+    ///
+    /// # Safety
+    /// Nothing else uses that group's elements meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "the elements are those of a slice that was lent")]
+    unsafe fn group(&self, group: usize) -> &mut [T] {
+        let start = group * GROUP;
+        // SAFETY: within the elements, and the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(start), GROUP.min(self.len - start)) }
+    }
+}
+
+/// Scans groups of elements on several threads, where each group needs the sum of all groups before it.
+///
+/// `begin` reads a group and returns its state. `carry` gets the state and the sum of the groups before
+/// (`None` for the first) and returns the sum with this group's; these calls are in the groups' order, and
+/// other threads wait for them. `finish` writes the group's results. All three are called once for each
+/// group, on one thread, so that the group's memory is still in its cache.
+///
+/// # Errors
+/// As [`parallel_for`]. A panic of one of the functions is resumed in the caller; groups are then left out.
+pub fn chained_groups<L, S: Copy + Send + Sync>(
+    groups: usize,
+    begin: impl Fn(usize) -> L + Sync,
+    carry: impl Fn(&mut L, Option<S>) -> S + Sync,
+    finish: impl Fn(usize, L) + Sync,
+) -> Result<()> {
+    let chain = Chain::new(groups);
+    let threads = num_threads()?.min(groups / MIN_GROUPS).max(1);
     // No part waits for a group that hasn't begun: groups are begun in order.
     parallel_for(Schedule::Uniform, 0..threads, 1, |parts| {
-        parts.into_iter().for_each(|_| groups.work(&scan));
+        parts.into_iter().for_each(|_| chain.work(&begin, &carry, &finish));
         Ok(())
     })
 }
 
-/// The elements, and the progress of their groups.
-struct Groups<T, S> {
-    items: *mut T,
-    len: usize,
+/// The progress of groups.
+struct Chain<S> {
     /// The sum of all elements up to the end of each group.
     sums: Box<[UnsafeCell<MaybeUninit<S>>]>,
     /// The next group to begin.
@@ -83,35 +129,34 @@ struct Groups<T, S> {
 /// The state after a function panicked.
 const FAILED: usize = usize::MAX;
 
-// SAFETY: each group's elements and sum are written by the one thread that began it; the sum is read
-// only after `summed` counts it.
-unsafe impl<T: Send, S: Send + Sync> Sync for Groups<T, S> {}
+// SAFETY: each sum is written by the one thread that began its group; it is read only after `summed`
+// counts it.
+unsafe impl<S: Send + Sync> Sync for Chain<S> {}
 
-impl<T: Copy, S: Copy> Groups<T, S> {
-    fn new(items: &mut [T]) -> Groups<T, S> {
+impl<S: Copy> Chain<S> {
+    fn new(groups: usize) -> Chain<S> {
         let empty = || UnsafeCell::new(MaybeUninit::uninit());
-        Groups {
-            items: items.as_mut_ptr(),
-            len: items.len(),
-            sums: (0..items.len().div_ceil(GROUP)).map(|_| empty()).collect(),
+        Chain {
+            sums: (0..groups).map(|_| empty()).collect(),
             next: AtomicUsize::new(0),
             summed: AtomicUsize::new(0),
         }
     }
 
     /// Runs groups until all are begun.
-    fn work(&self, scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>) {
+    fn work<L>(
+        &self,
+        begin: impl Fn(usize) -> L,
+        carry: impl Fn(&mut L, Option<S>) -> S,
+        finish: impl Fn(usize, L),
+    ) {
         let mut guard = FailureGuard { summed: &self.summed, done: false };
         loop {
             let group = self.next.fetch_add(1, Ordering::Relaxed);
             if group >= self.sums.len() {
                 break;
             }
-            let start = group * GROUP;
-            let len = GROUP.min(self.len - start);
-            // SAFETY: within the elements, and no other thread has this group.
-            let items = unsafe { std::slice::from_raw_parts_mut(self.items.add(start), len) };
-            let mut sums = Sums::of(scan, items);
+            let mut state = begin(group);
             while self.summed.load(Ordering::Acquire) < group {
                 std::hint::spin_loop();
             }
@@ -121,14 +166,14 @@ impl<T: Copy, S: Copy> Groups<T, S> {
             // SAFETY: the previous group's sum is known, and this one's sum is this thread's to write.
             unsafe {
                 let before = group.checked_sub(1).map(|at| (*self.sums[at].get()).assume_init());
-                let sum = sums.replace_by_sums_before(scan, before);
+                let sum = carry(&mut state, before);
                 (*self.sums[group].get()).write(sum);
             }
             // `summed` is still `group`, unless a function panicked on another thread; then it stays
             // [`FAILED`].
             let order = (Ordering::Release, Ordering::Relaxed);
             let _ = self.summed.compare_exchange(group, group + 1, order.0, order.1);
-            sums.write_sums(scan, items);
+            finish(group, state);
         }
         guard.done = true;
     }

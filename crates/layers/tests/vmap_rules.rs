@@ -255,11 +255,12 @@ fn reductions_spare_the_batch() {
                 }
             }
         }
-        for name in ["aten::softmax", "aten::log_softmax"] {
+        for name in ["aten::softmax", "aten::log_softmax", "aten::cumsum", "aten::cumprod"] {
             for dim in [0, 1, -1, 3] {
                 check(name, &[x.clone(), int(dim)]);
             }
         }
+        check("aten::cumsum", &[x.clone(), int(0), Arg::Other(Value::DType(DType::F32))]);
     }
     for x in everywhere(&[], |s| numbers(s, 1)) {
         check("aten::sum.dim", &[x.clone(), none(), bool_arg(true)]);

@@ -128,6 +128,33 @@ pub fn sum(x: &Tensor, dims: &[i64], keepdim: bool) -> Result<Tensor> {
     OP.call(&[x.into(), dims.into(), keepdim.into()])
 }
 
+/// `aten::cumsum`.
+///
+/// # Errors
+/// Those of the call.
+pub fn cumsum(x: &Tensor, dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::cumsum");
+    OP.call(&[x.into(), dim.into()])
+}
+
+/// `aten::cumprod`.
+///
+/// # Errors
+/// Those of the call.
+pub fn cumprod(x: &Tensor, dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::cumprod");
+    OP.call(&[x.into(), dim.into()])
+}
+
+/// `aten::cat`.
+///
+/// # Errors
+/// Those of the call.
+pub fn cat(items: &[Tensor], dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::cat");
+    OP.call(&[items.into(), dim.into()])
+}
+
 /// `aten::to.device`: copies a tensor to a device.
 ///
 /// # Errors

@@ -7,7 +7,7 @@
 //!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`, `rfloor_divide`, `rremainder`, and the shifts),
 //!   `logical_not`, `where`, and the functions of one tensor; [`rows`] lists all operators
 //! - reductions: `sum`, `mean`, `max`, `min`, `amax`, `amin`, `argmax`, `argmin`, `all`, `any`,
-//!   `softmax`, `log_softmax`; `matmul`
+//!   `softmax`, `log_softmax`; scans: `cumsum`, `cumprod`; `matmul`
 //! - shapes: `reshape`, `contiguous`, `clone`, `to`, `detach`, `alias`, `transpose`, `permute`,
 //!   `unsqueeze`, `squeeze`, `expand`, `flip`, `select`, `slice`, `cat`, `stack`
 //! - indexing: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
@@ -21,7 +21,7 @@
 //! - `float16` with `bfloat16` gives `float32`; either alone is computed in `float32` and rounded once;
 //! - Python numbers are weak: the tensor's dtype is kept where it can hold the number's kind;
 //! - `div`, `mean`, `softmax` and the functions of floats (`exp`, `sin`, ...) of integers and bools give
-//!   `float64`, sums of them `int64` or `uint64`, comparisons bool.
+//!   `float64`, sums and cumulative products of them `int64` or `uint64`, comparisons bool.
 //!
 //! Integers wrap around, floats follow IEEE 754, and `maximum`, `max` and `argmax` propagate NaN as in NumPy.
 //! Results are new, contiguous, and don't require grad; views share memory.
@@ -66,6 +66,7 @@ mod random;
 mod reduce;
 mod register;
 mod row;
+mod scan;
 mod shape;
 mod sign;
 mod to_device;
@@ -100,11 +101,12 @@ pub fn families() -> Vec<(&'static str, &'static [Row])> {
 /// A function that makes the rows of a family.
 type MakeRows = fn() -> Result<Vec<Row>>;
 
-const FAMILIES: [(&str, MakeRows); 9] = [
+const FAMILIES: [(&str, MakeRows); 10] = [
     ("factories", factories::rows),
     ("pointwise", pointwise::rows),
     ("linalg", linalg::rows),
     ("reduce", reduce::rows),
+    ("scan", scan::rows),
     ("shape", shape::rows),
     ("index", index::rows),
     ("in_place", in_place::rows),

@@ -23,6 +23,7 @@ mod program;
 mod random;
 mod reduce;
 mod rows;
+mod scan;
 mod stream;
 mod strided;
 mod tensor;
@@ -108,6 +109,7 @@ impl Backend for OpenCl {
         Groups::POINTWISE
             | Groups::REDUCE
             | Groups::ROWS
+            | Groups::SCAN
             | Groups::LINALG
             | Groups::INDEX
             | Groups::RANDOM
@@ -227,6 +229,7 @@ impl Backend for OpenCl {
         match operation.group() {
             "reduce" => reduce::support(name, first, output),
             "rows" => rows::support(name, first, output),
+            "scan" => scan::support(name, first, output),
             "linalg" => matmul::support(name, first, output),
             "index" => index::support(name),
             "random" => random::support(name, output),
@@ -243,6 +246,7 @@ impl Backend for OpenCl {
             match (call.group(), call.name()) {
                 ("reduce", _) => reduce::execute(device, stream, call),
                 ("rows", _) => rows::execute(device, stream, call),
+                ("scan", _) => scan::execute(device, stream, call),
                 ("linalg", "matmul") => matmul::execute(device, stream, call),
                 ("index", "positions") => positions::execute(device, stream, call),
                 ("index", _) => index::execute(device, stream, call),

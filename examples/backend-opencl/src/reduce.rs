@@ -40,7 +40,7 @@ pub fn support(name: &str, input: Type, output: Type) -> Result<()> {
 
 /// Returns the type that sums to an output are computed in. Integers wrap, so they are added as
 /// unsigned ones.
-fn sum_type(output: Type) -> Type {
+pub fn sum_type(output: Type) -> Type {
     match output {
         F64 => F64,
         float if float.is_float() => F32,

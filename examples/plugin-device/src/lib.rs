@@ -3,8 +3,8 @@
 //!
 //! - `queue`: a device's stream and its events
 //! - `memory`: buffers and their elements
-//! - `operations`: all operations; `pointwise`, `reduce`, `rows`, `linalg`, `index`, `random`: those
-//!   of each group
+//! - `operations`: all operations; `pointwise`, `reduce`, `rows`, `scan`, `linalg`, `index`, `random`:
+//!   those of each group
 //! - `late_demo::square`: an operator with a kernel for this device's tensors
 
 mod index;
@@ -16,6 +16,7 @@ mod queue;
 mod random;
 mod reduce;
 mod rows;
+mod scan;
 
 use std::sync::Arc;
 
@@ -72,6 +73,7 @@ impl Backend for Late {
         Groups::POINTWISE
             | Groups::REDUCE
             | Groups::ROWS
+            | Groups::SCAN
             | Groups::LINALG
             | Groups::INDEX
             | Groups::RANDOM

@@ -80,6 +80,13 @@ impl View {
         self.write(self.layout.lanes(dims).flatten(), numbers);
     }
 
+    /// Returns a number converted to the elements' dtype.
+    pub fn converted(&self, number: Number) -> Number {
+        let mut bytes = [0; 16];
+        number.write(self.layout.dtype(), &mut bytes);
+        Number::read(self.layout.dtype(), &bytes)
+    }
+
     /// Returns the tensor repeated to another shape.
     pub fn broadcast_to(&self, shape: &[usize]) -> View {
         View { buffer: Arc::clone(&self.buffer), layout: self.layout.broadcast_to(shape) }

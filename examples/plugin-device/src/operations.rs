@@ -3,7 +3,7 @@
 use keyfold_plugin::{DType, Error, Operation, Params, Result};
 
 use crate::memory::View;
-use crate::{index, linalg, pointwise, random, reduce, rows};
+use crate::{index, linalg, pointwise, random, reduce, rows, scan};
 
 /// Returns whether [`run`] has an operation.
 pub fn has(operation: &Operation<'_>) -> bool {
@@ -12,6 +12,7 @@ pub fn has(operation: &Operation<'_>) -> bool {
         "pointwise" => pointwise::has(operation.name(), &dtypes),
         "reduce" => reduce::has(operation.name(), &dtypes),
         "rows" => rows::has(operation.name(), &dtypes),
+        "scan" => scan::has(operation.name()),
         "linalg" => linalg::has(operation.name()),
         "index" => index::has(operation.name()),
         "random" => random::has(operation.name(), &dtypes),
@@ -26,6 +27,7 @@ pub fn run(name: &str, params: Params, inputs: &[View], outs: &[View]) -> Result
         Params::Pointwise { fault } => pointwise::run(name, fault, inputs, out),
         Params::Reduce { dims, .. } => reduce::run(name, &inputs[0], dims, out),
         Params::Rows { axis } => rows::run(name, &inputs[0], axis, out),
+        Params::Scan { axis } => scan::run(name, &inputs[0], axis, out),
         Params::None if name == "matmul" => linalg::matmul(&inputs[0], &inputs[1], out),
         Params::None if name == "positions" => index::positions(&inputs[0], outs),
         Params::Index { dims, at } => index::run(name, inputs, dims, at, out),

@@ -125,6 +125,7 @@ typedef struct KeyfoldKernel {
 #define KEYFOLD_GROUP_LINALG UINT64_C(8)    /* "linalg", no parameters */
 #define KEYFOLD_GROUP_INDEX UINT64_C(16)    /* "index", KeyfoldIndexParams; none for "positions" */
 #define KEYFOLD_GROUP_RANDOM UINT64_C(32)   /* "random", KeyfoldRandomParams */
+#define KEYFOLD_GROUP_SCAN UINT64_C(64)     /* "scan", KeyfoldScanParams */
 
 /* The content argument of KeyfoldDevice.allocate. */
 enum { kKeyfoldContentArbitrary = 0, kKeyfoldContentZeros = 1 };
@@ -169,6 +170,11 @@ typedef struct KeyfoldRowParams {
     uint32_t size;
     uint32_t axis;
 } KeyfoldRowParams;
+
+typedef struct KeyfoldScanParams {
+    uint32_t size;
+    uint32_t axis;
+} KeyfoldScanParams;
 
 typedef struct KeyfoldIndexParams {
     uint32_t size;

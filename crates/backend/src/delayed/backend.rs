@@ -17,7 +17,7 @@ use crate::primitives::{Primitive, PrimitiveParams, Primitives};
 use crate::{
     Expressions, GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise,
     PointwiseKernel, Positions, Random, RandomParams, Reason, Reduce, ReduceParams, RowParams,
-    Rows, prepare,
+    Rows, Scan, ScanParams, prepare,
 };
 
 /// A group of operations.
@@ -29,6 +29,8 @@ pub enum Group {
     Reduce,
     /// [`GpuBackend::rows`]
     Rows,
+    /// [`GpuBackend::scan`]
+    Scan,
     /// [`GpuBackend::linalg`]
     Linalg,
     /// [`GpuBackend::index`]
@@ -39,8 +41,15 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Group; 6] =
-        [Group::Pointwise, Group::Reduce, Group::Rows, Group::Linalg, Group::Index, Group::Random];
+    pub const ALL: [Group; 7] = [
+        Group::Pointwise,
+        Group::Reduce,
+        Group::Rows,
+        Group::Scan,
+        Group::Linalg,
+        Group::Index,
+        Group::Random,
+    ];
 
     /// Returns its name, in lower case.
     pub fn name(self) -> &'static str {
@@ -48,6 +57,7 @@ impl Group {
             Group::Pointwise => "pointwise",
             Group::Reduce => "reduce",
             Group::Rows => "rows",
+            Group::Scan => "scan",
             Group::Linalg => "linalg",
             Group::Index => "index",
             Group::Random => "random",
@@ -174,6 +184,12 @@ impl SelectsKernel for RowParams {
     }
 }
 
+impl SelectsKernel for ScanParams {
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Selected<'a, Self> {
+        Some(on.scan()?.scan(self.op, *from.first()?, to))
+    }
+}
+
 /// A matrix product.
 impl SelectsKernel for () {
     fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Selected<'a, Self> {
@@ -258,6 +274,17 @@ impl Rows for Delayed {
         output: DType,
     ) -> Offer<&dyn Launch<RowParams>> {
         with_own_kernel(self.below.rows().map(|group| group.rows(op, input, output)), self)
+    }
+}
+
+impl Scan for Delayed {
+    fn scan(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ScanParams>> {
+        with_own_kernel(self.below.scan().map(|group| group.scan(op, input, output)), self)
     }
 }
 
@@ -371,6 +398,10 @@ impl GpuBackend for Delayed {
 
     fn rows(&self) -> Option<&dyn Rows> {
         self.with(Group::Rows).map(|own| own as _)
+    }
+
+    fn scan(&self) -> Option<&dyn Scan> {
+        self.with(Group::Scan).map(|own| own as _)
     }
 
     fn linalg(&self) -> Option<&dyn Linalg> {

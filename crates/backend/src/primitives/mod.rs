@@ -29,7 +29,8 @@
 //!
 //! use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives};
 //! use keyfold_backend::{
-//!     GpuBackend, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, prepare,
+//!     GpuBackend, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, Scan,
+//!     prepare,
 //! };
 //! use keyfold_core::{DType, Device, Result};
 //! use keyfold_expr::{Expr, Lowered};
@@ -82,6 +83,9 @@
 //!         None
 //!     }
 //!     fn rows(&self) -> Option<&dyn Rows> {
+//!         None
+//!     }
+//!     fn scan(&self) -> Option<&dyn Scan> {
 //!         None
 //!     }
 //!     fn linalg(&self) -> Option<&dyn Linalg> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives, fault};
 use keyfold_backend::{
-    GpuBackend, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, not_supported,
+    GpuBackend, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, Scan, not_supported,
 };
 use keyfold_core::{DType, DTypeKind, Element, Result, Scalar, bf16, f16};
 use keyfold_tensor::Tensor;
@@ -59,6 +59,9 @@ impl GpuBackend for Host {
         None
     }
     fn rows(&self) -> Option<&dyn Rows> {
+        None
+    }
+    fn scan(&self) -> Option<&dyn Scan> {
         None
     }
     fn linalg(&self) -> Option<&dyn Linalg> {

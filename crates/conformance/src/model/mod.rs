@@ -18,6 +18,7 @@ mod functions;
 mod index;
 mod pointwise;
 mod reduce;
+mod scan;
 mod shape;
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
@@ -218,7 +219,8 @@ pub(crate) fn expected(row: &Row, given: &Given<'_>) -> Result<Expected> {
         let params: Vec<Scalar> = params.iter().filter_map(|one| one.as_ref().scalar()).collect();
         return of_expression(&expr, &inputs, &params);
     }
-    let models = [reduce::expected, shape::expected, index::expected, factories::expected];
+    let models =
+        [reduce::expected, scan::expected, shape::expected, index::expected, factories::expected];
     models.into_iter().find_map(|model| model(&name, given)).ok_or_else(|| {
         let message = format!("{name}: the conformance kit has no model of it");
         Error::new(ErrorKind::NotSupported, message)

@@ -105,6 +105,15 @@ pub(super) fn total(items: impl Iterator<Item = Number>, dtype: DType) -> (Numbe
     (sum, if f64::is_finite(sizes) { sizes } else { 0.0 })
 }
 
+/// Returns the dtype of a sum of elements of a dtype.
+pub(super) fn sum_dtype(from: DType) -> DType {
+    match from.kind() {
+        DTypeKind::Float | DTypeKind::Complex => from,
+        DTypeKind::UInt => DType::U64,
+        _ => DType::I64,
+    }
+}
+
 fn sum(
     x: &Array,
     dims: Option<Vec<i64>>,
@@ -112,12 +121,9 @@ fn sum(
     dtype: Option<DType>,
     is_mean: bool,
 ) -> Expected {
-    let dtype = dtype.unwrap_or(match x.dtype.kind() {
-        DTypeKind::Float | DTypeKind::Complex => x.dtype,
-        _ if is_mean => DType::F64,
-        DTypeKind::UInt => DType::U64,
-        _ => DType::I64,
-    });
+    let is_whole = x.dtype.kind() < DTypeKind::Float;
+    let own = if is_mean && is_whole { DType::F64 } else { sum_dtype(x.dtype) };
+    let dtype = dtype.unwrap_or(own);
     let (shape, lanes) = lanes(x, dims, keepdim);
     let mut expected = Expected::empty(dtype, &shape);
     for lane in lanes {

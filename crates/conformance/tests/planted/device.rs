@@ -6,7 +6,7 @@ use std::sync::Arc;
 use keyfold_backend::delayed::{Delayed, DelayedMemory};
 use keyfold_backend::{
     GpuBackend, Index, Launch, Linalg, Offer, Operation, Pointwise, Random, Reduce, ReduceParams,
-    Rows,
+    Rows, Scan,
 };
 use keyfold_core::{DType, Device, Result};
 use keyfold_tensor::DeviceBuffer;
@@ -47,6 +47,10 @@ impl GpuBackend for Wrapped {
 
     fn rows(&self) -> Option<&dyn Rows> {
         GpuBackend::rows(&self.inner)
+    }
+
+    fn scan(&self) -> Option<&dyn Scan> {
+        GpuBackend::scan(&self.inner)
     }
 
     fn linalg(&self) -> Option<&dyn Linalg> {

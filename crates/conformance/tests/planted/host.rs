@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_backend::{
     Expressions, GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise,
-    PointwiseKernel, Positions, Random, Reduce, ReduceParams, Rows,
+    PointwiseKernel, Positions, Random, Reduce, ReduceParams, Rows, Scan,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, f16, layout};
 use keyfold_cpu::HostBackend;
@@ -81,6 +81,10 @@ impl GpuBackend for Planted {
     }
 
     fn rows(&self) -> Option<&dyn Rows> {
+        Some(&HostBackend)
+    }
+
+    fn scan(&self) -> Option<&dyn Scan> {
         Some(&HostBackend)
     }
 

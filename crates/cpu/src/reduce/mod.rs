@@ -11,21 +11,21 @@ mod accumulate_rows;
 mod accumulators;
 mod any_all;
 mod arg_min_max;
-mod blocks;
+pub(crate) mod blocks;
 mod cascade;
 mod columns;
-mod convert;
+pub(crate) mod convert;
 mod gather;
-mod geometry;
+pub(crate) mod geometry;
 mod group;
 mod kernels;
 mod lanes;
 mod min_max;
-mod monoid;
-mod parallel;
+pub(crate) mod monoid;
+pub(crate) mod parallel;
 mod rows;
 mod softmax;
-mod sum;
+pub(crate) mod sum;
 
 use std::sync::LazyLock;
 
@@ -45,7 +45,7 @@ use crate::kernel::{Group, HostKernel, Table};
 ///
 /// # Errors
 /// If the host can't access it.
-fn base<T: Element>(x: &Tensor) -> Result<*const u8> {
+pub(crate) fn base<T: Element>(x: &Tensor) -> Result<*const u8> {
     Ok(x.data_ptr::<T>()?.cast())
 }
 
@@ -53,7 +53,7 @@ fn base<T: Element>(x: &Tensor) -> Result<*const u8> {
 ///
 /// # Errors
 /// If the host can't access it, or it is read-only.
-fn out_base(out: &Tensor) -> Result<*mut u8> {
+pub(crate) fn out_base(out: &Tensor) -> Result<*mut u8> {
     out.check_writable()?;
     out.note_write();
     out.raw_data_ptr()

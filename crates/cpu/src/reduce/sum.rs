@@ -135,7 +135,7 @@ where
 }
 
 /// A conversion from `S` to `A` through two other types.
-struct ConvertThrough<S, B, D, A>(PhantomData<(S, B, D, A)>);
+pub(crate) struct ConvertThrough<S, B, D, A>(PhantomData<(S, B, D, A)>);
 
 impl<S, B, D, A> Convert for ConvertThrough<S, B, D, A>
 where

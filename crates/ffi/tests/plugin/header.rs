@@ -6,7 +6,7 @@ use std::path::Path;
 
 use keyfold_plugin::abi::device::{
     self, Argument, DeviceSpec, DeviceStatistics, Execution, IndexParams, Launch, Operation,
-    PointwiseParams, RandomParams, ReduceParams, RowParams, Source,
+    PointwiseParams, RandomParams, ReduceParams, RowParams, ScanParams, Source,
 };
 use keyfold_plugin::abi::{
     self, CallFrame, Descriptor, HostTable, HostTable1, IntSlice, KernelSpec, Requirements, Text,
@@ -119,6 +119,7 @@ fn layouts() -> String {
         dims = "dims"
     );
     same_layout!(out, RowParams, "KeyfoldRowParams", size = "size", axis = "axis");
+    same_layout!(out, ScanParams, "KeyfoldScanParams", size = "size", axis = "axis");
     same_layout!(out, IndexParams, "KeyfoldIndexParams", size = "size", at = "at", dims = "dims");
     same_layout!(
         out,
@@ -265,6 +266,7 @@ fn layouts() -> String {
         ("KEYFOLD_GROUP_LINALG", device::GROUP_LINALG),
         ("KEYFOLD_GROUP_INDEX", device::GROUP_INDEX),
         ("KEYFOLD_GROUP_RANDOM", device::GROUP_RANDOM),
+        ("KEYFOLD_GROUP_SCAN", device::GROUP_SCAN),
         ("kKeyfoldContentArbitrary", device::CONTENT_ARBITRARY.into()),
         ("kKeyfoldContentZeros", device::CONTENT_ZEROS.into()),
         ("KEYFOLD_LIMIT_DEFAULT", device::LIMIT_DEFAULT),

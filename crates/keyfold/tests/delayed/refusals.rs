@@ -46,6 +46,7 @@ fn needing(group: Group, device: Device) -> Result<Tensor, Error> {
         Group::Pointwise => on("aten::exp", &[&x]),
         Group::Reduce => on("aten::sum", &[&x]),
         Group::Rows => call("aten::softmax", &[(&x).into(), 1.into()]),
+        Group::Scan => call("aten::cumsum", &[(&x).into(), 1.into()]),
         Group::Linalg => on("aten::matmul", &[&x, &x]),
         Group::Index => {
             let at = Tensor::from_slice(&[2_i64, 0], &[2])?.to_device(device)?;

@@ -96,6 +96,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut table = Table::default();
     pointwise(&mut table);
     reductions(&mut table);
+    scans(&mut table);
     products(&mut table);
     shapes(&mut table);
     indexing(&mut table);
@@ -181,6 +182,20 @@ fn reductions(table: &mut Table) {
             table.plain(op, &[&[4], &[2, 3], &[2, 2, 3], &[0, 2]], vec![V::Int(dim)]);
         }
     }
+}
+
+fn scans(table: &mut Table) {
+    for op in ["aten::cumsum", "aten::cumprod"] {
+        for dim in [0, -1] {
+            let shapes: &[&[usize]] = &[&[4], &[1], &[2, 3], &[2, 5, 2], &[0, 2]];
+            table.plain(op, shapes, vec![V::Int(dim)]);
+        }
+        table.plain(op, &[&[2, 3]], vec![V::Int(0), V::DType(DType::F64)]);
+    }
+    // A lane without zeros, and lanes with one, two, and three.
+    let items = [0.5, 0.0, 0.0, 0.0, -1.5, 0.7, 0.0, 0.0, 2.0, 1.2, -0.6, 0.0, 0.8, 1.1, 1.3, 0.9];
+    let items = Tensor::from_slice(&items, &[4, 4]).unwrap();
+    table.add("aten::cumprod", vec![items], vec![], |x, _| aten::cumprod(&x[0], 0));
 }
 
 fn products(table: &mut Table) {

@@ -82,12 +82,3 @@ pub(super) fn arg_min_max(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     }
     batch.wrap(result, 0).map(Some)
 }
-
-/// `softmax` and `log_softmax`: `(self, dim)`.
-pub(super) fn softmax(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
-    let operand = batch.operand(0)?.in_front()?;
-    let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, operand.rank()));
-    let Some(dim) = dim else { return Ok(None) };
-    let result = batch.call(&[(&operand.tensor).into(), dim.into()])?;
-    batch.wrap(result, 0).map(Some)
-}

@@ -21,6 +21,7 @@ use crate::naming::{
 use crate::op::Op;
 use crate::promote::floating;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
+use crate::shape::batching::one_dim;
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_NOTHING, READS_RESULT, formula};
 
 /// The ordered dtypes: all but the complex ones.
@@ -141,28 +142,58 @@ fn infer_sum(
 ) -> Result<(Reduction, DType)> {
     let reduction = Reduction::new(&call, call.state, x.shape(), dims, keepdim)?;
     let (from, mean) = (x.dtype(), *call.state == MEAN);
-    let dtype = dtype.unwrap_or(match from.kind() {
-        DTypeKind::Float | DTypeKind::Complex => from,
-        _ if mean => DType::DEFAULT_FLOAT,
-        DTypeKind::UInt => DType::U64,
-        _ => DType::DEFAULT_INT,
-    });
+    let dtype = match (dtype, from.kind()) {
+        (None, kind) if mean && kind < DTypeKind::Float => DType::DEFAULT_FLOAT,
+        (None, _) => sum_dtype(from),
+        (Some(dtype), _) => dtype,
+    };
     let fits = if mean { dtype.kind() >= DTypeKind::Float } else { dtype != DType::Bool };
-    if !fits {
-        let what = match mean {
-            false => "a sum; choose a dtype of numbers",
+    check_sum_dtype(
+        &call,
+        from,
+        dtype,
+        fits,
+        match mean {
+            false => A_SUM,
             true => {
                 "a mean; choose one of float16, bfloat16, float32, float64, complex64, complex128"
             }
-        };
+        },
+    )?;
+    Ok((reduction, dtype))
+}
+
+/// What a dtype has to hold, and which do.
+pub(crate) const A_SUM: &str = "a sum; choose a dtype of numbers";
+
+/// Returns the dtype of sums and products of elements of a dtype.
+#[inline]
+pub(crate) fn sum_dtype(from: DType) -> DType {
+    match from.kind() {
+        DTypeKind::Float | DTypeKind::Complex => from,
+        DTypeKind::UInt => DType::U64,
+        _ => DType::DEFAULT_INT,
+    }
+}
+
+/// Refuses a dtype of results that doesn't fit them, or has no imaginary parts.
+#[inline]
+pub(crate) fn check_sum_dtype(
+    op: &Op,
+    from: DType,
+    dtype: DType,
+    fits: bool,
+    what: &str,
+) -> Result<()> {
+    if !fits {
         let message = format!("argument 'dtype': {dtype} can't hold {what}");
-        return Err(call.error(ErrorKind::DType, message));
+        return Err(op.error(ErrorKind::DType, message));
     }
     if from.is_complex() && !dtype.is_complex() {
         let message = format!("{from} to {dtype} would drop the imaginary parts");
-        return Err(call.error(ErrorKind::DType, message));
+        return Err(op.error(ErrorKind::DType, message));
     }
-    Ok((reduction, dtype))
+    Ok(())
 }
 
 #[inline(always)]
@@ -307,7 +338,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     };
     let softmax_row = |name, which, vjp, jvp, naming| {
         let rules = (formula(READS_RESULT, vjp), pushforward(jvp));
-        let layers = reduction_layers(rules, batching::softmax, FullPrecision);
+        let layers = reduction_layers(rules, one_dim, FullPrecision);
         let args = "Tensor self, int dim";
         Row::computes::<(&Tensor, i64), _, _>(
             (name, ""),

@@ -74,7 +74,7 @@ pub(super) fn squeeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 }
 
 /// Operators whose second argument is a dimension and whose further arguments don't depend on the batch.
-pub(super) fn one_dim(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+pub(crate) fn one_dim(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, operand.rank()));
     let Some(dim) = dim else { return Ok(None) };

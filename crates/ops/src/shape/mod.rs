@@ -1,6 +1,6 @@
 //! Views, copies and conversions. They support every dtype.
 
-mod batching;
+pub(crate) mod batching;
 mod concat;
 mod concat_batching;
 mod concat_gradients;

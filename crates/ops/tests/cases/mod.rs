@@ -43,7 +43,8 @@ fn called(dispatcher: &Dispatcher<Value>, row: &Row, dtype: DType) -> Result<(),
 }
 
 /// The groups of operations of a backend.
-pub(crate) const GROUPS: [&str; 6] = ["pointwise", "reduce", "rows", "linalg", "index", "random"];
+pub(crate) const GROUPS: [&str; 7] =
+    ["pointwise", "reduce", "rows", "scan", "linalg", "index", "random"];
 
 /// The host's backend without one group.
 #[derive(Debug)]
@@ -78,6 +79,10 @@ impl GpuBackend for Without {
 
     fn rows(&self) -> Option<&dyn backend::Rows> {
         self.offer("rows", HostBackend.rows())
+    }
+
+    fn scan(&self) -> Option<&dyn backend::Scan> {
+        self.offer("scan", HostBackend.scan())
     }
 
     fn linalg(&self) -> Option<&dyn backend::Linalg> {

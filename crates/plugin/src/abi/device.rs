@@ -66,14 +66,17 @@ pub const GROUP_LINALG: u64 = 8;
 pub const GROUP_INDEX: u64 = 16;
 /// [`DeviceSpec::groups`]: random numbers.
 pub const GROUP_RANDOM: u64 = 32;
+/// Group `scan`.
+pub const GROUP_SCAN: u64 = 64;
 /// The groups of this version, with the names that [`Operation::group`] has.
-pub const GROUPS: [(u64, &str); 6] = [
+pub const GROUPS: [(u64, &str); 7] = [
     (GROUP_POINTWISE, "pointwise"),
     (GROUP_REDUCE, "reduce"),
     (GROUP_ROWS, "rows"),
     (GROUP_LINALG, "linalg"),
     (GROUP_INDEX, "index"),
     (GROUP_RANDOM, "random"),
+    (GROUP_SCAN, "scan"),
 ];
 
 /// [`DeviceSpec::allocate`]: any initialised bytes.
@@ -319,6 +322,16 @@ pub struct ReduceParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RowParams {
+    /// The size of this struct, in bytes.
+    pub size: u32,
+    /// The dimension of the lanes.
+    pub axis: u32,
+}
+
+/// Parameters of the group scan.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScanParams {
     /// The size of this struct, in bytes.
     pub size: u32,
     /// The dimension of the lanes.

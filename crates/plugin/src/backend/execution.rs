@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::tensor::DeviceTensor;
 use crate::abi::device::{
-    self as abi, IndexParams, PointwiseParams, RandomParams, ReduceParams, RowParams,
+    self as abi, IndexParams, PointwiseParams, RandomParams, ReduceParams, RowParams, ScanParams,
 };
 use crate::abi::{DLDataType, DLTensor};
 use crate::error::{Error, Result};
@@ -74,6 +74,11 @@ pub enum Params {
     },
     /// Of the group `rows`.
     Rows {
+        /// The dimension of the lanes.
+        axis: usize,
+    },
+    /// Of the group `scan`.
+    Scan {
         /// The dimension of the lanes.
         axis: usize,
     },
@@ -154,6 +159,7 @@ impl<'a, B> Execution<'a, B> {
                     Params::Reduce { dims, keepdim: keepdim != 0 }
                 }
                 "rows" => Params::Rows { axis: (*params.cast::<RowParams>()).axis as usize },
+                "scan" => Params::Scan { axis: (*params.cast::<ScanParams>()).axis as usize },
                 "index" => {
                     let IndexParams { at, dims, .. } = *params.cast();
                     Params::Index { dims, at: at as usize }

@@ -135,6 +135,8 @@ impl Groups {
     pub const INDEX: Groups = Groups(abi::GROUP_INDEX);
     /// `random`: random numbers.
     pub const RANDOM: Groups = Groups(abi::GROUP_RANDOM);
+    /// Cumulative sums and products.
+    pub const SCAN: Groups = Groups(abi::GROUP_SCAN);
 }
 
 impl std::ops::BitOr for Groups {

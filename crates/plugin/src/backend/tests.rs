@@ -327,6 +327,7 @@ fn operations_have_names_dtypes_and_parameters() {
     let random = abi::RandomParams { size: 24, reserved: 0, seed: 9, offset: 4 };
     let index = abi::IndexParams { size: 16, at: 2, dims: 0b10 };
     let rows = abi::RowParams { size: 8, axis: 1 };
+    let scan = abi::ScanParams { size: 8, axis: 2 };
     let pointwise = abi::PointwiseParams { size: 8, fault: 3 };
     // SAFETY: as above.
     unsafe {
@@ -354,6 +355,7 @@ fn operations_have_names_dtypes_and_parameters() {
             ("random", (&raw const random).cast(), Params::Random { seed: 9, offset: 4 }),
             ("index", (&raw const index).cast(), Params::Index { dims: 0b10, at: 2 }),
             ("rows", (&raw const rows).cast(), Params::Rows { axis: 1 }),
+            ("scan", (&raw const scan).cast(), Params::Scan { axis: 2 }),
             ("pointwise", (&raw const pointwise).cast(), Params::Pointwise { fault: 3 }),
             ("linalg", std::ptr::null(), Params::None),
         ];

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives};
 use keyfold_backend::{
     GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise, Positions, Random,
-    RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows,
+    RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result};
 use keyfold_plugin::abi::device::{
     self as abi, GROUP_INDEX, GROUP_LINALG, GROUP_POINTWISE, GROUP_RANDOM, GROUP_REDUCE,
-    GROUP_ROWS, GROUPS,
+    GROUP_ROWS, GROUP_SCAN, GROUPS,
 };
 use keyfold_plugin::abi::{DLDataType, DLTensor, Text};
 use keyfold_tensor::Tensor;
@@ -257,6 +257,25 @@ impl Launch<RowParams> for PluginBackend {
     }
 }
 
+impl Scan for PluginBackend {
+    fn scan(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ScanParams>> {
+        self.offer((GROUP_SCAN, op.name()), &[input], output, self)
+    }
+}
+
+impl Launch<ScanParams> for PluginBackend {
+    unsafe fn launch(&self, params: &ScanParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let given =
+            abi::ScanParams { size: size_of::<abi::ScanParams>() as u32, axis: params.axis };
+        self.execute((GROUP_SCAN, params.op.name()), address(&given), inputs, &[out])
+    }
+}
+
 impl Linalg for PluginBackend {
     fn matmul(&self, input: DType, output: DType) -> Offer<&dyn Launch<()>> {
         self.offer((GROUP_LINALG, "matmul"), &[input, input], output, self)
@@ -363,6 +382,10 @@ impl GpuBackend for PluginBackend {
 
     fn rows(&self) -> Option<&dyn Rows> {
         self.with(GROUP_ROWS).map(|own| own as _)
+    }
+
+    fn scan(&self) -> Option<&dyn Scan> {
+        self.with(GROUP_SCAN).map(|own| own as _)
     }
 
     fn linalg(&self) -> Option<&dyn Linalg> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives, fault};
 use keyfold_backend::{
     Index, IndexParams, Launch, Linalg, Offer, Operation, Positions, Random, RandomParams, Reduce,
-    ReduceParams, RowParams, Rows,
+    ReduceParams, RowParams, Rows, Scan, ScanParams,
 };
 use keyfold_core::{DType, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
@@ -38,6 +38,22 @@ impl Kernels {
             ControlFlow::Continue(()) => Offer::Native(self),
             ControlFlow::Break(reason) => Offer::No(reason.into()),
         }
+    }
+}
+
+impl Kernels {
+    /// Runs an operation on the lanes along one dimension.
+    fn along(
+        &self,
+        method: &'static str,
+        op: &'static Operation,
+        (x, out): (&Tensor, &Tensor),
+        axis: u32,
+    ) -> Result<()> {
+        self.0.run(method, |py| {
+            let x = self.0.array(py, x, false)?;
+            (op.name(), x, self.0.array(py, out, true)?, axis).into_pyobject(py)
+        })
     }
 }
 
@@ -111,10 +127,24 @@ impl Rows for Kernels {
 
 impl Launch<RowParams> for Kernels {
     unsafe fn launch(&self, params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
-        self.0.run("rows", |py| {
-            let x = self.0.array(py, inputs[0], false)?;
-            (params.op.name(), x, self.0.array(py, out, true)?, params.axis).into_pyobject(py)
-        })
+        self.along("rows", params.op, (inputs[0], out), params.axis)
+    }
+}
+
+impl Scan for Kernels {
+    fn scan(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ScanParams>> {
+        self.offer(("scan", op.name()), &[input], output)
+    }
+}
+
+impl Launch<ScanParams> for Kernels {
+    unsafe fn launch(&self, params: &ScanParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.along("scan", params.op, (inputs[0], out), params.axis)
     }
 }
 

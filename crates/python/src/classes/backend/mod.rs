@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use keyfold_backend::{
-    GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Registration, Rows, backends,
+    GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Registration, Rows, Scan, backends,
 };
 use keyfold_core::DeviceType;
 use keyfold_tensor::device::Memory;
@@ -70,6 +70,10 @@ impl GpuBackend for PyBackend {
 
     fn rows(&self) -> Option<&dyn Rows> {
         self.object.has("rows").then_some(&self.kernels as &dyn Rows)
+    }
+
+    fn scan(&self) -> Option<&dyn Scan> {
+        self.object.has("scan").then_some(&self.kernels as &dyn Scan)
     }
 
     fn linalg(&self) -> Option<&dyn Linalg> {
@@ -216,6 +220,7 @@ pub(crate) fn _backends() -> Vec<Description> {
             ("pointwise", backend.pointwise().is_some()),
             ("reduce", backend.reduce().is_some()),
             ("rows", backend.rows().is_some()),
+            ("scan", backend.scan().is_some()),
             ("linalg", backend.linalg().is_some()),
             ("index", backend.index().is_some()),
             ("random", backend.random().is_some()),

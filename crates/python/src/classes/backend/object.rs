@@ -13,8 +13,8 @@ use crate::marshal::describe::describe_object;
 use crate::marshal::errors::{self, error, from_pyerr};
 
 /// The methods that run operations, by group.
-pub(super) const GROUPS: [&str; 7] =
-    ["pointwise", "reduce", "rows", "matmul", "index", "positions", "random"];
+pub(super) const GROUPS: [&str; 8] =
+    ["pointwise", "reduce", "rows", "scan", "matmul", "index", "positions", "random"];
 
 /// A backend's object. Its numbers are read once: what it says later changes nothing.
 pub(crate) struct Object {
