@@ -12,7 +12,8 @@ import pytest
 import keyfold as kf
 from keyfold._cli import _doctor, _json
 from tests.helpers.compiler import compile_c
-from tests.helpers.pages import blocks, run
+from tests.helpers.guide import Guide, steps
+from tests.helpers.pages import blocks, run, same
 from tests.helpers.paths import ROOT
 from tests.helpers.plugins import mapped
 
@@ -321,6 +322,14 @@ def test_a_device_in_c(d, tmp_path, raises_saying):
     del x
     gc.collect()
     assert not mapped(path)
+
+
+def test_the_device_in_c_that_the_page_shows(tmp_path):
+    page = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+    section = page.partition("### In C\n")[2].partition("\n## ")[0]
+    reader = Guide(tmp_path)
+    followed = [same(step.shown or "", reader.take(step)) for step in steps(section)]
+    assert followed == [True] * 4
 
 
 @pytest.mark.parametrize(

@@ -321,15 +321,17 @@ pub fn check_backend_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Adds the device types that a backend can be registered under again.
+/// Adds what to do: the device types that a backend can be registered under again, if there are
+/// any.
 #[cold]
 fn with_removed(error: Error) -> Error {
     let kinds = USER_DEVICE_TYPES.filter_map(DeviceType::from_index);
     let free: Vec<_> = kinds.filter(|kind| backend_was_removed(*kind)).map(|k| k.name()).collect();
-    if free.is_empty() {
-        return error;
-    }
-    let message = format!("{}; these names have no backend: {}", error.message(), free.join(", "));
+    let advice = match free.is_empty() {
+        true => "use it in another process, which has places of its own".to_owned(),
+        false => format!("register it under a name that has no backend: {}", free.join(", ")),
+    };
+    let message = format!("{}; {advice}", error.message());
     Error::new(error.kind(), message)
 }
 

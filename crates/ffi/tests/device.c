@@ -367,6 +367,11 @@ static KeyfoldError *register_plugin(const KeyfoldHost *table, KeyfoldRegistrar 
                             .name = KEYFOLD_TEXT("block_bytes"), .function = block_bytes};
     if ((failed = host->define(registrar, schema)) || (failed = host->kernel(registrar, &kernel)))
         return failed;
+    KeyfoldText blocks = KEYFOLD_TEXT("board::blocks(Tensor x, Tensor y) -> int");
+    KeyfoldKernel of_two = kernel;
+    of_two.op = (KeyfoldText)KEYFOLD_TEXT("board::blocks");
+    if ((failed = host->define(registrar, blocks)) || (failed = host->kernel(registrar, &of_two)))
+        return failed;
     return CASE == KERNEL_TWICE ? host->kernel(registrar, &kernel) : NULL;
 }
 

@@ -1,7 +1,9 @@
 //! The plugin's errors, and the host's errors passed through.
 
 use std::any::Any;
+use std::ffi::c_void;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::{self, HostTable, HostTable1, Text};
 
@@ -175,6 +177,19 @@ impl Error {
         };
         // SAFETY: the table's function; the host takes ownership of the error and returns it.
         if is_late { unsafe { (table.late)(error) } } else { error }
+    }
+}
+
+/// Drops a value of the plugin that the host releases. Nothing can report a panic of it, whose
+/// payload is leaked as in [`Error::panicked`].
+///
+/// # Safety
+/// `pointer` came from a box of a `T` and isn't used any more.
+pub(crate) unsafe fn drop_boxed<T>(pointer: *mut c_void) {
+    // SAFETY: the contract.
+    let value = unsafe { Box::from_raw(pointer.cast::<T>()) };
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        std::mem::forget(payload);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::abi::{
 };
 use crate::args::Args;
 use crate::backend::{self, Backend, Compiler, Language};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, drop_boxed};
 use crate::host::Host;
 use crate::owned::{OwnedTensor, OwnedValue};
 
@@ -242,9 +242,7 @@ where
 /// `data` came from a box of an `F` and isn't used any more.
 unsafe extern "C" fn drop_data<F>(data: *mut c_void) {
     // SAFETY: the contract.
-    let function = unsafe { Box::from_raw(data.cast::<F>()) };
-    // Nothing can report a panic from dropping the closure's captures.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
+    unsafe { drop_boxed::<F>(data) }
 }
 
 /// Runs the plugin's register function; called by the macro.

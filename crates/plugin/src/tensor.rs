@@ -349,7 +349,8 @@ impl<'a> TensorView<'a> {
     /// A tensor without elements, which has no buffer, or on a device that has none.
     ///
     /// # Safety
-    /// The tensor is on a device that this plugin registered with backend `B`.
+    /// The kernel is registered at the key of the device that this plugin registered with backend
+    /// `B`. Hosts of 1.1 pass no other backend's tensor to it.
     pub unsafe fn on_backend<B: Backend>(&self) -> Result<DeviceTensor<'a, B::Buffer>> {
         if self.0.dl.device.device_type != DEVICE_USER || self.0.dl.data.is_null() {
             let message = format!("{self:?} has no buffer of a plugin's device");

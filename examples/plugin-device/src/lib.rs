@@ -181,8 +181,8 @@ fn square(queues: &Queues, args: &Args<'_>, host: &Host<'_>) -> Result<OwnedTens
     }
     let made = host.empty(x.shape(), x.dtype(), x.device())?;
     if x.numel() > 0 {
-        // SAFETY: the kernel is registered at the key of this plugin's device, whose backend `Late`
-        // is.
+        // SAFETY: the kernel is registered at the key of this plugin's device, whose backend is
+        // `Late`.
         let (from, to) = unsafe { (x.on_backend::<Late>()?, made.view().on_backend::<Late>()?) };
         let (from, to) = (View::new(&from), View::new(&to));
         queues[x.device().index() as usize].push(move || {

@@ -2,8 +2,8 @@
  *
  * The calling convention is TVM FFI's stable one; tensors travel as DLPack's DLTensor. Both layouts
  * are public and frozen, and both are declared here afresh, so that a kernel needs no header and no
- * library but this file. A kernel that includes <tvm/ffi/c_api.h> instead is called the same way:
- * leave this file out then, since both declare the same names.
+ * library but this file. <dlpack/dlpack.h> and <tvm/ffi/c_api.h> declare the same names: include them
+ * before this file, which then leaves those out.
  *
  * docs/native-kernels.md explains the rules. Licence: Apache-2.0 OR MIT, as the rest of keyfold.
  */
@@ -19,6 +19,7 @@ extern "C" {
 
 /* ---- DLPack ---------------------------------------------------------------------------------- */
 
+#ifndef DLPACK_DLPACK_H_
 /* DLDevice.device_type: the two that a kernel meets first. */
 enum { kDLCPU = 1, kDLCUDA = 2 };
 
@@ -45,9 +46,11 @@ typedef struct DLTensor {
     int64_t *strides;     /* ndim steps in elements, 0 and negative ones too; NULL: row-major */
     uint64_t byte_offset;
 } DLTensor;
+#endif /* DLPACK_DLPACK_H_ */
 
 /* ---- TVM FFI: the tagged 16-byte value ------------------------------------------------------- */
 
+#ifndef TVM_FFI_C_API_H_
 /* TVMFFIAny.type_index: the ones that hold their value in place, without a reference count. */
 enum {
     kTVMFFINone = 0,
@@ -77,6 +80,7 @@ typedef struct TVMFFIAny {
 /* A kernel: 0 for success, anything else for failure. */
 typedef int (*TVMFFISafeCallType)(void *handle, const TVMFFIAny *args, int32_t num_args,
                                   TVMFFIAny *result);
+#endif /* TVM_FFI_C_API_H_ */
 
 /* The layout is the contract: a compiler that lays these out otherwise can't build a kernel. */
 #if defined(__cplusplus)

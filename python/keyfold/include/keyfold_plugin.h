@@ -33,7 +33,9 @@ extern "C" {
 
 /* DLDevice.device_type of devices that plugins register: kDLExtDev. Its device_id is the type's number
  * times 256, plus the index. */
+#ifndef DLPACK_DLPACK_H_
 enum { kDLExtDev = 12 };
+#endif
 
 /* A list of integers, in a TVMFFIAny of type index kKeyfoldInts. */
 enum { kKeyfoldInts = 48 };

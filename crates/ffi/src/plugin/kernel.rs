@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::{DeviceType, Error, ErrorKind, Result, USER_DEVICE_TYPES};
 use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{CallContext, DispatchKeySet, HostLock, Kernel, Provenance};
 use keyfold_plugin::abi::{self, Any, CallFrame, KernelSpec, SafeCall, Text};
@@ -170,6 +170,7 @@ fn pass<'a>(
     outputs: &'a [Output],
 ) -> Result<()> {
     let (operator, mut writes) = (context.operator(), false);
+    let kind = context.key().device_type().filter(|kind| is_users(*kind));
     for (at, (argument, value)) in operator.schema().arguments.iter().zip(args).enumerate() {
         let made = outputs.iter().find(|output| output.argument == Some(at));
         let value = match made {
@@ -179,6 +180,11 @@ fn pass<'a>(
         let written = argument.alias.as_ref().is_some_and(|alias| alias.write);
         let flags = if written { abi::FLAG_WRITABLE } else { 0 };
         let mut done = if written { each_tensor(value, &mut Tensor::check_write) } else { Ok(()) };
+        if done.is_ok()
+            && let Some(kind) = kind
+        {
+            done = each_tensor(value, &mut |tensor| check_device(tensor, kind));
+        }
         if done.is_ok() {
             done = passed.push(value, flags);
         }
@@ -194,6 +200,22 @@ fn pass<'a>(
         passed.push(ValueRef::Tensor(&output.tensor), abi::FLAG_WRITABLE)?;
     }
     Ok(())
+}
+
+/// Returns whether a backend registered the device type.
+fn is_users(kind: DeviceType) -> bool {
+    USER_DEVICE_TYPES.contains(&kind.index())
+}
+
+/// Refuses a tensor of another backend's device: a kernel at a device's key takes the handles that
+/// it gets for its own device's.
+fn check_device(tensor: &Tensor, kind: DeviceType) -> Result<()> {
+    let device = tensor.device();
+    if device.kind() == kind || !is_users(device.kind()) {
+        return Ok(());
+    }
+    let message = format!("it is on {device}, and the kernel takes handles of {kind} only");
+    Err(Error::new(ErrorKind::Device, message))
 }
 
 /// Converts a number that the kernel stored.

@@ -1,7 +1,7 @@
 //! The host's functions that a plugin calls.
 //!
 //! No function unwinds: a panic, such as one of a Rust kernel that the plugin calls, becomes an
-//! error.
+//! error, or is dropped where a function has none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -100,6 +100,14 @@ fn guarded(run: impl FnOnce() -> Result<()>) -> *mut HostError {
             HeldError::boxed(Error::new(ErrorKind::KernelPanic, message), false)
         }
     }
+}
+
+/// Runs a function of the table that has no error, such as one that drops a tensor of another
+/// plugin.
+fn without_error<T>(run: impl FnOnce() -> T) -> Option<T> {
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    // The payload is leaked, since its destructor is unknown code that may panic.
+    outcome.map_err(std::mem::forget).ok()
 }
 
 unsafe extern "C" fn define(registrar: *mut HostRegistrar, schema: Text) -> *mut HostError {
@@ -239,12 +247,14 @@ unsafe extern "C" fn keys(name: Text, bits: *mut u64) -> *mut HostError {
 
 unsafe extern "C" fn give(frame: *const CallFrame, value: *mut HostValue) {
     // SAFETY: the frame of a call in progress, and a value that the plugin gives up.
-    unsafe { RunningCall::of(frame).give(Owned::from_raw(value)) }
+    without_error(|| unsafe { RunningCall::of(frame).give(Owned::from_raw(value)) });
 }
 
 unsafe extern "C" fn fail(frame: *const CallFrame, error: *mut HostError) {
     // SAFETY: the frame of a call in progress, and an error that the plugin gives up.
-    unsafe { RunningCall::of(frame).fail(*Box::from_raw(error.cast::<HeldError>())) }
+    without_error(|| unsafe {
+        RunningCall::of(frame).fail(*Box::from_raw(error.cast::<HeldError>()));
+    });
 }
 
 unsafe extern "C" fn value_get(value: *const HostValue) -> Any {
@@ -268,7 +278,7 @@ unsafe extern "C" fn value_item(value: *const HostValue, at: i64) -> *mut HostVa
 
 unsafe extern "C" fn value_release(value: *mut HostValue) {
     // SAFETY: a live value that isn't used any more.
-    drop(unsafe { Owned::from_raw(value) });
+    without_error(|| drop(unsafe { Owned::from_raw(value) }));
 }
 
 unsafe extern "C" fn error_new(kind: Text, message: Text) -> *mut HostError {
@@ -292,7 +302,7 @@ unsafe extern "C" fn error_message(error: *const HostError) -> Text {
 
 unsafe extern "C" fn error_release(error: *mut HostError) {
     // SAFETY: a live error that isn't used any more.
-    drop(unsafe { Box::from_raw(error.cast::<HeldError>()) });
+    without_error(|| drop(unsafe { Box::from_raw(error.cast::<HeldError>()) }));
 }
 
 unsafe extern "C" fn fault(code: u32, operator: Text) -> *mut HostError {

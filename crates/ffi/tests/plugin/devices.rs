@@ -9,7 +9,7 @@ use keyfold_backend::{
     RowParams, backend, backends, prepare,
 };
 use keyfold_core::{DType, DTypeKind, Device, DeviceType, Error, ErrorKind, Shape};
-use keyfold_dispatch::Dispatcher;
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, Dispatcher};
 use keyfold_expr::{Expr, Lowered, Names};
 use keyfold_ffi::plugin::{self, Plugin};
 use keyfold_tensor::device::{StreamId, memory_of};
@@ -95,7 +95,7 @@ fn tensors_go_to_the_device_and_back() {
     assert_eq!(loaded.plugin.device_types(), [board(0).kind()]);
     assert_eq!(loaded.plugin.abi_version(), (1, 1));
     let shown = format!("{:?}", loaded.plugin);
-    assert_eq!(shown, "Plugin(board-in-c 2.1: 1 operators, 1 kernels, device board)");
+    assert_eq!(shown, "Plugin(board-in-c 2.1: 2 operators, 2 kernels, device board)");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_device_is_registered_with_everything_else_or_not_at_all() {
     let _alone = alone();
     let parts = ["board::block", "already has a kernel at BOARD"];
     says(&refused(&device_in_c("KERNEL_TWICE")), ErrorKind::Library, &parts);
-    assert!(backend(board(0)).is_none() && memory_of(board(0)).is_err());
+    assert!(backends().iter().all(|(_, backend)| !backend.name().contains("board")));
     let parts = ["board has backend 'board-in-c 2.1' already"];
     says(&refused(&device_in_c("TWICE")), ErrorKind::Registration, &parts);
     assert!(backend(board(0)).is_none() && memory_of(board(0)).is_err());
@@ -330,6 +330,20 @@ fn tensors_of_another_memory_are_refused() {
 }
 
 #[test]
+fn kernels_of_a_device_get_no_other_devices_tensors() {
+    let loaded = loaded("GOOD");
+    let probe = plugin::load(&example("probe_device"), &Dispatcher::new()).unwrap();
+    let other = on(Device::new(probe.device_types()[0], 0), &[1.0], &[1]);
+    let x = on(board(0), &[1.0], &[1]);
+    let key = DispatchKeySet::EMPTY.insert(DispatchKey::from_device_type(board(0).kind()));
+    let args = [(&x).into(), (&other).into()];
+    let error = loaded.dispatcher.redispatch("board::blocks", key, &args).unwrap_err();
+    drop(other);
+    probe.close();
+    says(&error, ErrorKind::Device, &["'y'", "it is on probe:0", "handles of board only"]);
+}
+
+#[test]
 fn panics_of_a_backend_are_errors_that_name_plugin_and_slot() {
     let (_alone, dispatcher) = (alone(), Dispatcher::new());
     let plugin = plugin::load(&example("probe_device"), &dispatcher).unwrap();
@@ -413,6 +427,30 @@ fn a_device_may_compile_whole_expressions() {
     // Programs and buffers are released.
     // SAFETY: its counter is an int, which no thread writes now.
     assert_eq!(unsafe { **library.get::<*const i32>(b"handles\0").unwrap() }, 0);
+}
+
+#[test]
+fn what_no_strided_kernel_takes_is_copied() {
+    let (_loaded, backend) = compiling("COMPILES");
+    let numbers: Vec<f32> = (0..512).map(|number| number as f32).collect();
+    // More dimensions than a strided kernel has, which don't join.
+    let x = on(board(1), &numbers, &[2; 9]).permute(&[8, 7, 6, 5, 4, 3, 2, 1, 0]).unwrap();
+    let double = prepared(&backend, "x + x", (&[("x", DType::F32)], &[])).kernel().unwrap();
+    let out = empty(&[2; 9], DType::F32);
+    // SAFETY: nothing else accesses the output.
+    unsafe { double.run(&[&x], &[], &out) }.unwrap();
+    let expected: Vec<f32> = x.to_vec::<f32>().unwrap().iter().map(|x| x + x).collect();
+    assert_eq!(out.to_vec::<f32>().unwrap(), expected);
+    // More inputs than have room for strides, and an output that isn't contiguous.
+    let names = ["a", "b", "c", "d", "f", "g", "h", "k", "m", "n"];
+    let text = names.join(" + ");
+    let inputs = names.map(|name| (name, DType::F32));
+    let sum = prepared(&backend, &text, (&inputs, &[])).kernel().unwrap();
+    let x = on(board(1), &[1.0, 2.0, 3.0, 4.0], &[2, 2]);
+    let (turned, out) = (x.permute(&[1, 0]).unwrap(), empty(&[2, 2], DType::F32));
+    // SAFETY: as above.
+    unsafe { sum.run(&[&turned; 10], &[], &out.permute(&[1, 0]).unwrap()) }.unwrap();
+    assert_eq!(out.to_vec::<f32>().unwrap(), [10.0, 20.0, 30.0, 40.0]);
 }
 
 #[test]

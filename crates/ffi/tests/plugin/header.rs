@@ -284,12 +284,42 @@ fn the_header_has_the_layouts_of_the_sdk() {
     compile(&source, &folder.join("libplugin_layouts.so"), &["-std=c11"]);
 }
 
+/// The offsets, sizes and constants of 1.1 with 64-bit pointers. This file is never edited, but for a
+/// new major version: a later minor version appends only.
+#[cfg(target_pointer_width = "64")]
 #[test]
-fn the_layouts_of_the_first_version_are_frozen() {
-    let pointer = size_of::<usize>();
-    assert_eq!(size_of::<HostTable>(), 16 + 17 * pointer);
-    assert_eq!(std::mem::offset_of!(HostTable1, features), size_of::<HostTable>());
-    assert_eq!((size_of::<Descriptor>(), size_of::<KernelSpec>()), (56, 80));
-    assert_eq!(size_of::<CallFrame>(), 64);
-    assert_eq!((size_of::<Requirements>(), size_of::<DeviceSpec>()), (24, 224));
+fn the_layouts_of_released_versions_are_frozen() {
+    let now = layouts();
+    let now: std::collections::BTreeSet<&str> = now.lines().collect();
+    let may_grow = |line: &str| line.contains("sizeof(") || line.contains("PLUGIN_MINOR");
+    for line in include_str!("layouts_1_1.c").lines().filter(|line| !may_grow(line)) {
+        assert!(now.contains(line), "plugins that were built for 1.1 need: {line}");
+    }
+    assert_eq!((size_of::<HostTable>(), size_of::<Descriptor>()), (152, 56));
+    assert_eq!((size_of::<Text>(), size_of::<IntSlice>(), size_of::<Argument>()), (16, 16, 24));
+}
+/// What `dlpack.h` and TVM FFI's `c_api.h` declare of what keyfold's headers declare, too.
+const OTHER_HEADERS: &str = "
+#include <stdint.h>
+#define DLPACK_DLPACK_H_
+#define TVM_FFI_C_API_H_
+typedef enum { kDLCPU = 1, kDLCUDA = 2, kDLExtDev = 12 } DLDeviceType;
+typedef struct { DLDeviceType device_type; int32_t device_id; } DLDevice;
+typedef enum { kDLInt, kDLUInt, kDLFloat, kDLBfloat = 4, kDLComplex, kDLBool } DLDataTypeCode;
+typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType;
+typedef struct {
+    void *data; DLDevice device; int32_t ndim; DLDataType dtype;
+    int64_t *shape; int64_t *strides; uint64_t byte_offset;
+} DLTensor;
+typedef enum { kTVMFFINone, kTVMFFIInt } TVMFFITypeIndex;
+typedef struct { int32_t type_index; uint32_t zero_padding; union { int64_t v_int64; }; } TVMFFIAny;
+typedef int (*TVMFFISafeCallType)(void *, const TVMFFIAny *, int32_t, TVMFFIAny *);
+";
+
+#[test]
+fn the_header_goes_together_with_those_of_dlpack_and_tvm_ffi() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = folder.join("plugin_with_others.c");
+    std::fs::write(&source, OTHER_HEADERS.to_owned() + &layouts()).unwrap();
+    compile(&source, &folder.join("libplugin_with_others.so"), &["-std=c11"]);
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::abi::device::{self as abi, DeviceSpec, DeviceStatistics};
 use crate::abi::{DLTensor, HostError, HostRegistrar, HostTable1, Text};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, drop_boxed};
 
 /// A backend and the table for its errors: the data of its slots.
 struct Registered<B> {
@@ -125,16 +125,6 @@ unsafe fn tensor<'a, B: Backend>(dl: *const DLTensor) -> DeviceTensor<'a, B::Buf
     unsafe { DeviceTensor::new(&*dl) }
 }
 
-/// Drops a value of the plugin that the host releases. Nothing can report a panic of it.
-///
-/// # Safety
-/// `pointer` came from a box of a `T` and isn't used any more.
-unsafe fn drop_boxed<T>(pointer: *mut c_void) {
-    // SAFETY: the contract.
-    let value = unsafe { Box::from_raw(pointer.cast::<T>()) };
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
-}
-
 // The slots below are called by the host as the ABI specifies: with the data of the spec, with
 // tensors whose handles are this backend's, and with writable places for results.
 
@@ -196,8 +186,7 @@ unsafe extern "C" fn upload<B: Backend>(
     // SAFETY: the spec's data; as many bytes as the part has.
     unsafe {
         let target = tensor::<B>(target);
-        let bytes = host_bytes(bytes, &target);
-        slot(data, |backend: &B| backend.upload(bytes, &target, stream))
+        slot(data, |backend: &B| backend.upload(host_bytes(bytes, &target), &target, stream))
     }
 }
 
@@ -210,8 +199,7 @@ unsafe extern "C" fn upload_pinned<B: Backend>(
     // SAFETY: as in `upload`.
     unsafe {
         let target = tensor::<B>(target);
-        let bytes = host_bytes(bytes, &target);
-        slot(data, |backend: &B| backend.upload_pinned(bytes, &target, stream))
+        slot(data, |backend: &B| backend.upload_pinned(host_bytes(bytes, &target), &target, stream))
     }
 }
 
@@ -224,11 +212,13 @@ unsafe extern "C" fn download<B: Backend>(
     // SAFETY: the spec's data; as many writable bytes as the part has.
     unsafe {
         let source = tensor::<B>(source);
-        let bytes: &mut [u8] = match source.numel() * source.element_size() {
-            0 => &mut [],
-            len => std::slice::from_raw_parts_mut(bytes.cast(), len),
-        };
-        slot(data, |backend: &B| backend.download(&source, bytes, stream))
+        slot(data, |backend: &B| {
+            let bytes: &mut [u8] = match source.numel() * source.element_size() {
+                0 => &mut [],
+                len => std::slice::from_raw_parts_mut(bytes.cast(), len),
+            };
+            backend.download(&source, bytes, stream)
+        })
     }
 }
 
@@ -254,8 +244,10 @@ unsafe extern "C" fn fill<B: Backend>(
     // SAFETY: the spec's data; an element has as many bytes as its size says.
     unsafe {
         let target = tensor::<B>(target);
-        let element = std::slice::from_raw_parts(element.cast(), target.element_size());
-        slot(data, |backend: &B| backend.fill(&target, element, stream))
+        slot(data, |backend: &B| {
+            let element = std::slice::from_raw_parts(element.cast(), target.element_size());
+            backend.fill(&target, element, stream)
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use keyfold_backend::primitives::fault;
 use keyfold_backend::{Expressions, Offer, PointwiseKernel, Reason};
@@ -30,11 +30,9 @@ struct Access {
     layout: Layout,
     /// The input that the result overwrites.
     in_place: Option<u32>,
-    /// The most dimensions of a strided kernel.
-    dims: u32,
 }
 
-/// The usual dimensions of strided kernels.
+/// The dimensions of strided kernels. Tensors with more, after joining, are copied.
 const DIMS: u32 = 8;
 
 impl Access {
@@ -50,7 +48,7 @@ impl Access {
             layout: self.layout,
             vector: None,
             in_place: self.in_place,
-            dims: self.dims,
+            dims: DIMS,
             inputs: (0..lowered.inputs().len()).map(|input| format!("x{input}")).collect(),
             params: params.map(|index| format!("p{index}")).collect(),
         }
@@ -84,6 +82,8 @@ struct CompiledExpression {
     lowered: Lowered,
     /// The failure of the slot `support`.
     broken: Option<Error>,
+    /// Whether there is a strided kernel: its parameters have a limit.
+    has_strided: OnceLock<bool>,
     programs: Mutex<Vec<(Access, Arc<Program>)>>,
 }
 
@@ -112,13 +112,15 @@ impl Expressions for PluginBackend {
         }
         let broken = self.check_claim(expression, &dtypes, lowered.result()).err();
         let (target, layout) = (self.target(), Layout::Contiguous);
-        let access = Access { device: 0, target, layout, in_place: None, dims: DIMS };
+        let access = Access { device: 0, target, layout, in_place: None };
         if let Err(error) = emit(lowered, &access.options(lowered)) {
             return Offer::No(Reason(error.message().to_owned().into()));
         }
         let (backend, programs) = (self.clone(), Mutex::default());
         let lowered = lowered.clone();
-        Offer::Native(Arc::new(CompiledExpression { backend, lowered, broken, programs }))
+        let has_strided = OnceLock::new();
+        let compiled = CompiledExpression { backend, lowered, broken, has_strided, programs };
+        Offer::Native(Arc::new(compiled))
     }
 }
 
@@ -242,14 +244,6 @@ impl CompiledExpression {
         fault: *const c_void,
     ) -> Result<Vec<Value>> {
         let shape = sizes(out.shape());
-        let strides = || {
-            let ranks = self.lowered.ranks().iter().enumerate();
-            let read =
-                ranks.filter(|(at, rank)| rank.is_none() && access.in_place != Some(*at as u32));
-            let inputs = read.map(|(at, _)| steps(inputs[at].strides()));
-            let all: Vec<Vec<i64>> = std::iter::once(steps(out.strides())).chain(inputs).collect();
-            strides_words(&shape, &all.iter().map(Vec::as_slice).collect::<Vec<_>>(), kernel.dims)
-        };
         let value = |argument: source::Argument| {
             Ok(match argument {
                 source::Argument::Output => self.buffer(out)?,
@@ -265,7 +259,7 @@ impl CompiledExpression {
                 source::Argument::Param { index, to, dtype } => {
                     Value::Bytes(param_bytes(params[index as usize], to, dtype))
                 }
-                source::Argument::Strides => Value::words(&strides()?),
+                source::Argument::Strides => Value::words(&self.strides(inputs, out, access)?),
                 source::Argument::Shape(dims) => Value::words(&shape_words(&shape, dims)?),
                 source::Argument::First => Value::words(&[0]),
                 source::Argument::Count => Value::words(&[out.numel() as u64]),
@@ -273,6 +267,40 @@ impl CompiledExpression {
             })
         };
         kernel.parameters.iter().map(|parameter| value(parameter.argument)).collect()
+    }
+
+    /// Returns the parameter of a strided kernel.
+    ///
+    /// # Errors
+    /// More dimensions than it has.
+    fn strides(&self, inputs: &[Tensor], out: &Tensor, access: Access) -> Result<Vec<u64>> {
+        let ranks = self.lowered.ranks().iter().enumerate();
+        let read = ranks.filter(|(at, rank)| rank.is_none() && access.in_place != Some(*at as u32));
+        let inputs = read.map(|(at, _)| steps(inputs[at].strides()));
+        let all: Vec<Vec<i64>> = std::iter::once(steps(out.strides())).chain(inputs).collect();
+        let all: Vec<&[i64]> = all.iter().map(Vec::as_slice).collect();
+        strides_words(&sizes(out.shape()), &all, DIMS)
+    }
+
+    /// Returns whether a kernel accesses these tensors in this way.
+    fn has_kernel(&self, inputs: &[Tensor], out: &Tensor, access: Access) -> bool {
+        let all = Access { in_place: None, ..access };
+        access.layout == Layout::Contiguous
+            || *self
+                .has_strided
+                .get_or_init(|| emit(&self.lowered, &all.options(&self.lowered)).is_ok())
+                && self.strides(inputs, out, access).is_ok()
+    }
+
+    /// Copies inputs, and returns them with a new output, all contiguous.
+    fn copies(&self, inputs: Vec<Tensor>, out: &Tensor) -> Result<(Vec<Tensor>, Tensor)> {
+        let ranks = self.lowered.ranks().iter();
+        let copies = inputs.into_iter().zip(ranks).map(|(input, rank)| match rank {
+            None => input.contiguous(),
+            Some(_) => Ok(input),
+        });
+        let out = Tensor::empty(out.shape(), out.dtype(), out.device())?;
+        Ok((copies.collect::<Result<_>>()?, out))
     }
 
     /// Launches a program.
@@ -323,9 +351,9 @@ impl CompiledExpression {
             views.push(view);
         }
         let layout = if contiguous { Layout::Contiguous } else { Layout::Strided };
-        let (target, dims) = (self.backend.target(), DIMS.max(out.ndim() as u32));
+        let target = self.backend.target();
         let device = out.device().index().into();
-        Ok((views, Access { device, target, layout, in_place, dims }))
+        Ok((views, Access { device, target, layout, in_place }))
     }
 }
 
@@ -345,6 +373,26 @@ impl PointwiseKernel for CompiledExpression {
             return Ok(());
         }
         let (views, access) = self.views(inputs, out)?;
+        if !self.has_kernel(&views, out, access) {
+            let (copies, made) = self.copies(views, out)?;
+            let access = Access { layout: Layout::Contiguous, in_place: None, ..access };
+            self.compute(&copies, access, params, &made)?;
+            // SAFETY: the caller's contract.
+            return unsafe { out.copy_from(&made) };
+        }
+        self.compute(&views, access, params, out)
+    }
+}
+
+impl CompiledExpression {
+    /// Computes an expression by the program that accesses the tensors in this way.
+    fn compute(
+        &self,
+        views: &[Tensor],
+        access: Access,
+        params: &[Scalar],
+        out: &Tensor,
+    ) -> Result<()> {
         let program = self.program(access)?;
         let memory = &self.backend.memory;
         let can_fail = |p: &source::Parameter| p.argument == source::Argument::Fault;
@@ -354,7 +402,7 @@ impl PointwiseKernel for CompiledExpression {
         };
         let handle = word.as_ref().and_then(|word| word.opaque_handle());
         let handle = handle.map_or(std::ptr::null(), |handle| handle.as_ptr().cast_const().cast());
-        let values = self.values((&program.kernel, access), (&views, out), params, handle)?;
+        let values = self.values((&program.kernel, access), (views, out), params, handle)?;
         self.launch(&program, &values, out)?;
         let Some(word) = word else { return Ok(()) };
         // An expression that can fail waits for the device, so that its own call returns the error.
