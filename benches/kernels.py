@@ -89,6 +89,10 @@ def make_kernels(peers: Mapping[str, Mapping[str, Call]]) -> list[Kernel]:
         Kernel("row broadcast", ("m", "row"), calls["add_row"], 2),
         Kernel("softmax, axis 1", matrix, calls["softmax_rows"], 2),
         Kernel("softmax, axis 0", matrix, calls["softmax_columns"], 2),
+        # Those who add one by one in float32 have errors that grow with the lane.
+        Kernel("cumulative sum, flat", ("p",), calls["cumsum_flat"], 2, tolerance=1e-3),
+        Kernel("cumulative sum, axis 1", ("q",), calls["cumsum_rows"], 2, tolerance=1e-3),
+        Kernel("cumulative sum, axis 0", ("q",), calls["cumsum_columns"], 2, tolerance=1e-3),
     ]
     reductions = [
         ("sum, all", ("p",), "sum_all", (1,), np.float32),
@@ -118,6 +122,7 @@ def make_kernels(peers: Mapping[str, Mapping[str, Call]]) -> list[Kernel]:
 def _reasons(row: Kernel, peers: Mapping[str, Any]) -> dict[str, str]:
     """Why installed libraries have no call in a row."""
     reasons = {"gelu, by erf": "it has no erf", "argmax": "it has no argmax"}
+    reasons["cumulative"] = "it has none, or none in parallel"
     missing = [library for library in peers if library not in row.calls]
     return {
         library: next((why for start, why in reasons.items() if row.name.startswith(start)), "")
@@ -151,6 +156,9 @@ def _keyfold() -> dict[str, Call]:
         "add_row": kf.add,
         "softmax_rows": softmax(1),
         "softmax_columns": softmax(0),
+        "cumsum_flat": lambda x, out=None: kf.cumulative_sum(x, 0, out=out),
+        "cumsum_rows": lambda m, out=None: kf.cumulative_sum(m, 1, out=out),
+        "cumsum_columns": lambda m, out=None: kf.cumulative_sum(m, 0, out=out),
         "sum_all": lambda x, out=None: kf.sum(x),
         "sum_columns": lambda m, out=None: kf.sum(m, axis=0),
         "sum_rows": lambda m, out=None: kf.sum(m, axis=1),

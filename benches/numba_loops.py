@@ -82,6 +82,22 @@ def matrix_loops(numba: Any) -> dict[str, Callable[..., None]]:
                 for j in range(begin, end):
                     out[i, j] /= total[j - begin]
 
+    def cumsum_rows(m, out):
+        for i in prange(m.shape[0]):
+            total = zero
+            for j in range(m.shape[1]):
+                total += m[i, j]
+                out[i, j] = total
+
+    def cumsum_columns(m, out):
+        rows, columns = m.shape
+        for strip in prange((columns + STRIP - 1) // STRIP):
+            begin, end = strip * STRIP, min((strip + 1) * STRIP, columns)
+            out[0, begin:end] = m[0, begin:end]
+            for i in range(1, rows):
+                for j in range(begin, end):
+                    out[i, j] = out[i - 1, j] + m[i, j]
+
     def sum_all(x, out):
         total = 0.0
         for i in prange(x.size):
@@ -128,6 +144,7 @@ def matrix_loops(numba: Any) -> dict[str, Callable[..., None]]:
             out[i] = best
 
     loops = (add_transposed, add_row, softmax_rows, softmax_columns)
+    loops += (cumsum_rows, cumsum_columns)
     loops += (sum_all, sum_columns, sum_rows, argmax_all, argmax_rows)
     return {loop.__name__: jit(numba, loop) for loop in loops}
 
@@ -187,6 +204,8 @@ def calls(numba: Any) -> dict[str, Callable[..., Any]]:
         "add_row": into("add_row"),
         "softmax_rows": into("softmax_rows"),
         "softmax_columns": into("softmax_columns"),
+        "cumsum_rows": into("cumsum_rows"),
+        "cumsum_columns": into("cumsum_columns"),
         "sum_all": into("sum_all", one),
         "sum_columns": into("sum_columns", columns),
         "sum_rows": into("sum_rows", rows),
