@@ -102,7 +102,8 @@ fn allowed(case: &Case) -> f64 {
 
 #[test]
 fn emitted_kernels_agree_with_the_evaluator() {
-    let lists = [lists::unary(), lists::binary(), lists::casts(), lists::index_cases()];
+    let lists =
+        [lists::unary(), lists::binary(), lists::casts(), lists::index_cases(), lists::extremes()];
     let ready: Vec<Ready> = lists
         .into_iter()
         .flatten()

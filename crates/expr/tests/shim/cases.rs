@@ -85,6 +85,33 @@ impl Numbers {
         }
     }
 
+    /// Returns a complex number whose square, reciprocal or exponential leaves the range of its
+    /// parts, or whose modulus is near 1.
+    fn extreme(&mut self, dtype: DType) -> Vec<u8> {
+        let part = dtype.real();
+        let (large, small, limit, near) = match part {
+            DType::F32 => (3e38, 1e-39, 89.4, 1e-4),
+            _ => (1.6e308, 1e-310, 710.1, 1e-7),
+        };
+        let pairs = [
+            (large, 0.0),
+            (large, large),
+            (1.0, large),
+            (small, 0.0),
+            (small, small),
+            (1.0, small),
+            (1.0, near),
+            (0.6, 0.8),
+            (limit, 0.785),
+            (-limit, 0.3),
+            (0.785, limit),
+        ];
+        let (re, im) = pairs[self.next() as usize % pairs.len()];
+        let (re, im) = if self.next() % 2 == 0 { (re, im) } else { (im, re) };
+        let im = if self.next() % 2 == 0 { im } else { -im };
+        [re, im].map(|value| element_bytes(Scalar::Float(value), part)).concat()
+    }
+
     /// Returns one element.
     pub(crate) fn element(&mut self, dtype: DType, tame: bool) -> Vec<u8> {
         match dtype.kind() {
@@ -205,8 +232,9 @@ impl Ready {
             .map(|(at, (_, dtype))| {
                 // The replaced input has the result's layout.
                 let operand = if options.in_place == Some(at as u32) { 0 } else { at + 1 };
-                OperandMemory::new(case.layout, operand, *dtype, || {
-                    numbers.element(*dtype, case.tame)
+                OperandMemory::new(case.layout, operand, *dtype, || match case.label.as_str() {
+                    "extreme" => numbers.extreme(*dtype),
+                    _ => numbers.element(*dtype, case.tame),
                 })
             })
             .collect();
@@ -383,8 +411,17 @@ pub(crate) fn distance(got: Value, wanted: Value, dtype: DType) -> f64 {
             if got == wanted || (!got.is_finite() && !wanted.is_finite()) {
                 return 0.0;
             }
-            let unit = if dtype == DType::C64 { f64::from(f32::EPSILON) } else { f64::EPSILON };
-            (got - wanted).norm() / (wanted.norm() * unit)
+            if !got.is_finite() || !wanted.is_finite() {
+                return f64::INFINITY;
+            }
+            let (unit, least) = match dtype {
+                DType::C64 => (f32::EPSILON.into(), f32::from_bits(1).into()),
+                _ => (f64::EPSILON, f64::from_bits(1)),
+            };
+            // Where the modulus overflows.
+            let scale = if wanted.norm().is_finite() { 1.0 } else { 0.25 };
+            let size: f64 = (wanted * scale).norm() * unit;
+            (got * scale - wanted * scale).norm() / size.max(least)
         }
         _ if got == wanted => 0.0,
         _ => f64::INFINITY,

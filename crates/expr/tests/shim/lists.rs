@@ -197,3 +197,30 @@ pub(crate) fn index_cases() -> Vec<Case> {
     }
     cases
 }
+
+/// Functions of complex numbers whose formulas could overflow, underflow or cancel.
+pub(crate) fn extremes() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in [DType::C64, DType::C128] {
+        for text in [
+            "abs(x)",
+            "exp(x)",
+            "log(x)",
+            "real(log(x))",
+            "sqrt(x)",
+            "rsqrt(x)",
+            "sin(x)",
+            "cos(x)",
+            "tanh(x)",
+            "sign(x)",
+            "x / y",
+        ] {
+            let mut inputs = vec![("x", dtype)];
+            if text.contains('y') {
+                inputs.push(("y", dtype));
+            }
+            cases.push(case("extreme", text, &inputs, MemoryLayout::Contiguous));
+        }
+    }
+    cases
+}

@@ -14,18 +14,24 @@ $DEVICE $C kf_sub_$C($C a, $C b) { return kf_make_$C(a.re - b.re, a.im - b.im); 
 $DEVICE $C kf_mul_$C($C a, $C b) {
     return kf_make_$C(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re);
 }
-// The quotient by Smith's algorithm: scaled by the divisor's greater part, so that no square overflows.
+// The quotient by Smith's algorithm: scaled by the divisor's greater part, so that no square overflows
+// or underflows, and both operands by 1/4 where the denominator could overflow. Divided by the
+// denominator, since the reciprocals of the smallest numbers are infinite.
 $DEVICE $C kf_div_$C($C a, $C b) {
     const $F re = $fabs(b.re), im = $fabs(b.im);
     if (re == ($F)0 && im == ($F)0) return kf_make_$C(a.re / re, a.im / re);
+    if (re > $QUARTER || im > $QUARTER) {
+        a = kf_make_$C(a.re * ($F)0.25f, a.im * ($F)0.25f);
+        b = kf_make_$C(b.re * ($F)0.25f, b.im * ($F)0.25f);
+    }
     if (re >= im) {
-        const $F ratio = b.im / b.re;
-        const $F scale = ($F)1 / (b.re + b.im * ratio);
-        return kf_make_$C((a.re + a.im * ratio) * scale, (a.im - a.re * ratio) * scale);
+        const $F ratio = re == $INFINITE && im < re ? ($F)0 : b.im / b.re;
+        const $F below = b.re + b.im * ratio;
+        return kf_make_$C((a.re + a.im * ratio) / below, (a.im - a.re * ratio) / below);
     }
     const $F ratio = b.re / b.im;
-    const $F scale = ($F)1 / (b.im + b.re * ratio);
-    return kf_make_$C((a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale);
+    const $F below = b.im + b.re * ratio;
+    return kf_make_$C((a.re * ratio + a.im) / below, (a.im * ratio - a.re) / below);
 }
 $DEVICE bool kf_equal_$C($C a, $C b) { return a.re == b.re && a.im == b.im; }
 $DEVICE bool kf_nonzero_$C($C a) { return a.re != ($F)0 || a.im != ($F)0; }
@@ -53,10 +59,6 @@ $DEVICE $C kf_signum_$C($C a) {
     const $F length = kf_length_$C(unit);
     return kf_make_$C(unit.re / length, unit.im / length);
 }
-$DEVICE $C kf_polar_$C($F length, $F angle) {
-    // The sine of 0 is 0, and so is its product with an infinite factor.
-    return kf_make_$C(length * $cos(angle), angle == ($F)0 ? angle : length * $sin(angle));
-}
 $DEVICE $C kf_exp_$C($C a) {
     if (a.im == ($F)0) return kf_make_$C($exp(a.re), a.im);
     if (!kf_isfinite_$F(a.im) && kf_isinf_$C(a.re)) {
@@ -64,32 +66,88 @@ $DEVICE $C kf_exp_$C($C a) {
         if (a.re > ($F)0) return kf_make_$C(a.re, kf_nan_$C());
         return kf_make_$C(($F)0, $copysign(($F)0, a.im));
     }
-    return kf_polar_$C($exp(a.re), a.im);
+    // Two factors, so that a part overflows or underflows only with the product.
+    const bool far = $fabs(a.re) > $EXPLIMIT;
+    const $F first = $exp(far ? a.re * ($F)0.5f : a.re), second = far ? first : ($F)1;
+    return kf_make_$C($cos(a.im) * first * second, $sin(a.im) * first * second);
 }
+// The rounded sum, and in `rest` its rounding error (Knuth, The Art of Computer Programming 2, 4.2.2).
+$DEVICE $F kf_two_sum_$C($F a, $F b, $F *rest) {
+    const $F sum = a + b, of_b = sum - a;
+    *rest = (a - (sum - of_b)) + (b - of_b);
+    return sum;
+}
+// high * high + low * low - 1, for numbers below 2. Squares and sums have their rounding errors beside
+// them, since they may cancel to their last digits.
+$DEVICE $F kf_square_minus_one_$C($F high, $F low) {
+    const $F of_high = high * high, of_low = low * low;
+    $F first, second, third, fourth;
+    const $F beyond = kf_two_sum_$C(of_high, ($F)-1, &first);
+    const $F squares = kf_two_sum_$C(beyond, of_low, &second);
+    const $F errors =
+        kf_two_sum_$C($fma(high, high, -of_high), $fma(low, low, -of_low), &third);
+    const $F sum = kf_two_sum_$C(squares, errors, &fourth);
+    return sum + (second + first + (fourth + third));
+}
+// The logarithm: near modulus 1 from the squared modulus minus 1, and scaled by a power of two where the
+// modulus would overflow or has few digits.
 $DEVICE $C kf_log_$C($C a) {
-    return kf_make_$C($log(kf_length_$C(a)), $atan2(a.im, a.re));
+    const $F re = $fabs(a.re), im = $fabs(a.im);
+    const $F high = re > im ? re : im, low = re > im ? im : re, angle = $atan2(a.im, a.re);
+    if (high > ($F)0.5f && high < ($F)2)
+        return kf_make_$C($log1p(kf_square_minus_one_$C(high, low)) * ($F)0.5f, angle);
+    $F scale = ($F)1, apart = ($F)0;
+    if (high > $QUARTER && high < $INFINITE) {
+        scale = ($F)0.25f;
+        apart = $LOG4;
+    } else if (high < $NORMAL && high > ($F)0) {
+        scale = $UP;
+        apart = -$LOGUP;
+    }
+    return kf_make_$C($log($hypot(high * scale, low * scale)) + apart, angle);
 }
 // The square root without cancellation: from half the sum of the modulus and the real part's absolute
-// value.
+// value. Scaled by a power of four where they would overflow or lose digits.
 $DEVICE $C kf_sqrt_$C($C a) {
     if (kf_isinf_$C(a.im)) return kf_make_$C($INFINITE, a.im);
-    const $F root = $sqrt((kf_length_$C(a) + $fabs(a.re)) * ($F)0.5f);
+    const $F size = $fabs(a.re) < $fabs(a.im) ? $fabs(a.im) : $fabs(a.re);
+    const bool large = size > $QUARTER, small = size < $FEW;
+    const $F up = large ? ($F)0.0625f : small ? $UP : ($F)1;
+    const $F down = large ? ($F)4 : small ? $DOWN : ($F)1;
+    const $C b = kf_make_$C(a.re * up, a.im * up);
+    const $F root = $sqrt((kf_length_$C(b) + $fabs(b.re)) * ($F)0.5f);
     if (root == ($F)0) return kf_make_$C(root, a.im);
-    const $F other = a.im / (root * ($F)2);
-    if (a.re >= ($F)0) return kf_make_$C(root, other);
-    return kf_make_$C($fabs(other), $copysign(root, a.im));
+    const $F other = b.im / (root * ($F)2) * down, part = root * down;
+    if (a.re >= ($F)0) return kf_make_$C(part, other);
+    return kf_make_$C($fabs(other), $copysign(part, a.im));
 }
 $DEVICE $C kf_rsqrt_$C($C a) {
     return kf_div_$C(kf_make_$C(($F)1, ($F)0), kf_sqrt_$C(a));
 }
+// The hyperbolic sine and cosine of the imaginary part: the returned factor, which is 1 unless they
+// could overflow, times `parts`.
+$DEVICE $F kf_hyperbolic_$C($F a, $C *parts) {
+    if ($fabs(a) > $EXPLIMIT) {
+        const $F root = $exp($fabs(a) * ($F)0.5f), half_root = root * ($F)0.5f;
+        *parts = kf_make_$C($copysign(half_root, a), half_root);
+        return root;
+    }
+    *parts = kf_make_$C($sinh(a), $cosh(a));
+    return ($F)1;
+}
 $DEVICE $C kf_sin_$C($C a) {
     if (kf_isinf_$C(a.im) && !kf_isfinite_$F(a.re)) return kf_make_$C(kf_nan_$C(), a.im);
-    return kf_make_$C(kf_product_$C($sin(a.re), $cosh(a.im)),
-                      kf_product_$C($cos(a.re), $sinh(a.im)));
+    $C parts;
+    const $F factor = kf_hyperbolic_$C(a.im, &parts);
+    return kf_make_$C(kf_product_$C(kf_product_$C($sin(a.re), parts.im), factor),
+                      kf_product_$C(kf_product_$C($cos(a.re), parts.re), factor));
 }
 $DEVICE $C kf_cos_$C($C a) {
     if (kf_isinf_$C(a.im) && !kf_isfinite_$F(a.re)) return kf_make_$C($INFINITE, kf_nan_$C());
-    return kf_make_$C($cos(a.re) * $cosh(a.im), -kf_product_$C($sin(a.re), $sinh(a.im)));
+    $C parts;
+    const $F factor = kf_hyperbolic_$C(a.im, &parts);
+    return kf_make_$C($cos(a.re) * parts.im * factor,
+                      kf_product_$C(-kf_product_$C($sin(a.re), parts.re), factor));
 }
 // The hyperbolic tangent, from formulas that neither overflow nor cancel.
 $DEVICE $C kf_tanh_$C($C a) {
@@ -146,6 +204,7 @@ $DEVICE $C kf_pow_$C($C a, $C b) {
     const $F length = kf_length_$C(a), angle = $atan2(a.im, a.re);
     const $F size = $pow(length, b.re) * $exp(-b.im * angle);
     const $F turn = b.im * $log(length) + b.re * angle;
-    if (kf_isfinite_$F(size) && size > ($F)0 && kf_isfinite_$F(turn)) return kf_polar_$C(size, turn);
+    if (kf_isfinite_$F(size) && size >= $NORMAL && kf_isfinite_$F(turn))
+        return kf_make_$C(size * $cos(turn), size * $sin(turn));
     return kf_exp_$C(kf_endless_product_$C(b, kf_log_$C(a)));
 }

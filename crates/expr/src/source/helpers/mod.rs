@@ -75,6 +75,31 @@ pub(super) fn needed(lowered: &Lowered) -> Vec<Helper> {
     all
 }
 
+/// Returns the numbers between which the functions of complex numbers don't scale, and the scales,
+/// for parts of this dtype.
+fn complex_limits(part: DType) -> Vec<(&'static str, String)> {
+    let (greatest, normal, digits, exp_limit): (f64, f64, i32, f64) = match part {
+        DType::F32 => (f32::MAX.into(), f32::MIN_POSITIVE.into(), 24, 80.0),
+        _ => (f64::MAX, f64::MIN_POSITIVE, 53, 700.0),
+    };
+    let up = 4_f64.powi(digits);
+    let limits = [
+        ("INFINITE", f64::INFINITY),
+        // A quarter of the greatest number, and the least normal one.
+        ("QUARTER", greatest / 4.0),
+        ("NORMAL", normal),
+        // Products with smaller numbers may have few digits, and those with UP times them have all.
+        ("FEW", normal * up),
+        ("UP", up),
+        ("LOGUP", up.ln()),
+        ("DOWN", 0.5_f64.powi(digits)),
+        ("LOG4", 4_f64.ln()),
+        // Above it, exponentials are computed as two factors.
+        ("EXPLIMIT", exp_limit),
+    ];
+    limits.map(|(name, value)| (name, literal(Scalar::Float(value), part))).into()
+}
+
 impl Helper {
     /// Returns the group's text, with an include guard.
     pub(super) fn text(self, target: Target) -> String {
@@ -124,8 +149,7 @@ impl Helper {
             }
             Helper::Complex(dtype) => {
                 words.dtypes = vec![("C", dtype), ("F", dtype.real())];
-                let infinite = literal(Scalar::Float(f64::INFINITY), dtype.real());
-                words.constants = vec![("INFINITE", infinite)];
+                words.constants = complex_limits(dtype.real());
                 (format!("COMPLEX_{dtype}"), include_str!("complex.c").into())
             }
         };
