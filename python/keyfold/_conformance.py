@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keyfold import _core
+from keyfold._errors import InvalidValue
 from keyfold._show import _html
 
 __all__ = ["ConformanceReport", "conformance", "load"]
@@ -31,8 +32,8 @@ class ConformanceReport(Mapping[str, Any]):
 
     def __init__(self, json_text: str) -> None:
         # Refuses a report of another version.
-        self._text = _core._conformance_text(json_text)
-        self._fields: dict[str, Any] = json.loads(json_text)
+        self._text, conforms = _core._conformance_text(json_text)
+        self._fields: dict[str, Any] = json.loads(json_text) | {"conforms": conforms}
 
     @classmethod
     def from_json(cls, text: str) -> ConformanceReport:
@@ -141,16 +142,16 @@ def conformance(
     it computes and doesn't claim is one.
 
     Args:
-        device: the type of device, such as `"npu"`. Its first device is used.
+        device: the type of device, such as `"npu"`, whose first device is used.
         mode: `"test"`, `"grad"` for gradients, `"perf"` for times, or `"support"` for each operator
             once.
         groups: the groups of cases; all by default.
         only: the only operator, such as `"aten::add"`.
         dtype: the only dtype.
         case: the number of the only case of each operator and dtype.
-        fraction: the part of the cases that runs, spread over the operators, each of which has one
-            with each dtype; 1.0 for all.
-        seed: changes the elements, and the cases of a fraction.
+        fraction: the part of the cases that runs, above 0, spread over the operators, each of which
+            has one with each dtype; 1.0 for all.
+        seed: a number from 0 to 2**64 - 1 that changes the elements, and the cases of a fraction.
         shrink: whether a failing case is reduced to a small one, with a Python program that shows
             it.
         load: what registers the backend in another process: a plugin's path, a Python file, or a
@@ -164,10 +165,19 @@ def conformance(
 
     Raises:
         DeviceError: the device has no backend.
-        InvalidValue: no such mode or group.
+        InvalidValue: no such mode, group or operator, another device than the first of a type, a
+            number out of range, or options that choose no case.
         KernelFailed: a process ended before its first case.
     """
-    name = str(device).partition(":")[0]
+    name, _, index = str(device).partition(":")
+    if index not in {"", "0"}:
+        raise InvalidValue(
+            f"conformance runs on the first device of a type, {name}:0, not {device}"
+        )
+    if not 0 <= seed < 2**64:
+        raise InvalidValue(f"conformance: seed is 0 to 2**64 - 1, not {seed}")
+    if case is not None and case < 0:
+        raise InvalidValue(f"conformance: case is the number of a case, not {case}")
     if replay is not None:
         from keyfold import _replay
         from keyfold._trace import Graph

@@ -169,6 +169,74 @@ def test_a_plugin_that_says_what_it_does_not_do(tmp_path, case, only, verdict, s
     assert report["cases"] >= 2
 
 
+def test_a_replay_finds_what_a_wide_tolerance_hides(raises_saying):
+    import numpy as np
+
+    class Rough:
+        """Products that are 1 % wrong, and none of whole numbers."""
+
+        def matmul(self, a, b, out):
+            if out.dtype == np.int64:
+                raise kf.NotSupported("aten::matmul isn't supported by backend 'Rough': integers")
+            out[...] = (a @ b) * 1.01
+
+    def products(x, y):
+        return kf.matmul(x, x), kf.matmul(y, y)
+
+    whole, halves = (kf.ones((8, 8), dtype=dtype) for dtype in ("int64", "float16"))
+    graph = kf.trace(products, whole, halves)
+    handle = kf.register_backend("rough", Rough())
+    try:
+        report = kf.conformance("rough", replay=graph)
+    finally:
+        handle.remove()
+    # Lacking in one call and wrong in another one.
+    matmul = [found["verdict"] for found in report.findings if found["operator"] == "aten::matmul"]
+    assert sorted(matmul) == ["claimed but failed", "lacking"], report
+    assert not report.conforms
+    assert str(report).endswith("The backend doesn't conform.")
+    with raises_saying(kf.InvalidValue, "give another device than cpu"):
+        kf.conformance("cpu", replay=graph)
+
+
+def test_options_that_choose_nothing_are_refused(raises_saying):
+    for words, *says in [
+        ({"only": "add"}, "there is no operator 'add'", "did you mean 'aten::add'?"),
+        ({"only": "aten::exp", "case": 16}, "there is no case 16", "0 to 15"),
+        ({"fraction": 0.0}, "a fraction is above 0 and at most 1, not 0"),
+        ({"fraction": float("nan")}, "a fraction is above 0"),
+        ({"seed": -1}, "seed is 0 to 2**64 - 1, not -1"),
+        ({"case": -1}, "case is the number of a case, not -1"),
+    ]:
+        with raises_saying(kf.InvalidValue, *says):
+            kf.conformance("cpu", processes=False, **words)
+    with raises_saying(kf.InvalidValue, "the first device of a type, cpu:0, not cpu:1"):
+        kf.conformance("cpu:1")
+
+
+def test_a_crash_after_the_last_case_is_a_failure(loader):
+    body = (
+        "import atexit, os, signal\n"
+        "handle = kf.register_backend('npu', type('Npu', (), {})())\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGSEGV)"
+    )
+    out = run("npu", "--load", loader(body), "--group", "memory", code=1)
+    assert "aborted: memory\n    after the last case the process touched memory that" in out
+    assert out.endswith("The backend doesn't conform.\n")
+
+
+def test_a_report_says_what_it_proves():
+    def last_line(**options):
+        report = kf.conformance("cpu", only="aten::exp", processes=False, **options)
+        return str(report).splitlines()[-1]
+
+    assert last_line(mode="support") == "What it offers ran once: that is no proof."
+    assert last_line(mode="perf") == "Nothing was compared: that is no proof."
+    fields = json.loads(kf.conformance("cpu", only="aten::exp", processes=False).to_json())
+    fields["groups"][0]["failed"] = 5
+    assert not kf.ConformanceReport.from_json(json.dumps(fields)).conforms
+
+
 def test_a_shrunk_case_is_a_program_that_shows_it(loader, tmp_path):
     body = (
         "class Npu:\n"

@@ -8,14 +8,14 @@
 use std::fs;
 use std::io::ErrorKind as IoErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio, exit};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 
-use crate::report::Report;
-use crate::suite::{Options, run_with, selected};
+use crate::report::{Finding, Group, Report, Symptom, Verdict};
+use crate::suite::{Options, UNCLAIMED, check_ran, run_with, selected};
 
 /// The environment variable with the directory of a child's options and report.
 pub const CHILD: &str = "KEYFOLD_CONFORMANCE_CHILD";
@@ -71,8 +71,9 @@ impl Drop for Directory {
 /// backend. `poll` is called now and then; its error ends the run.
 ///
 /// # Errors
-/// [`ErrorKind::Value`] for an unknown group, and where a child can't be started; the child's error
-/// if it refuses its options, as [`crate::run`]; and those of `poll`.
+/// [`ErrorKind::Value`] for an unknown group, for options that choose no case, and where a child
+/// can't be started; the child's error if it refuses its options, as [`crate::run`];
+/// [`ErrorKind::KernelFailed`] for a child that ends before its first case; and those of `poll`.
 pub fn run_isolated(
     device: &str,
     options: &Options,
@@ -88,7 +89,10 @@ pub fn run_isolated(
             None => report = Some(found),
         }
     }
-    report.ok_or_else(|| Error::new(ErrorKind::Value, "no group of cases was asked for"))
+    let report =
+        report.ok_or_else(|| Error::new(ErrorKind::Value, "no group of cases was asked for"))?;
+    check_ran(&report, options)?;
+    Ok(report)
 }
 
 /// Runs one group, again after each abort.
@@ -112,30 +116,81 @@ fn run_group(
         })?;
         let ended = wait(child, &directory, poll)?;
         if let Some(json) = directory.read("report") {
-            return Report::from_json(&json);
+            let mut report = Report::from_json(&json)?;
+            if let Some(ended) = ended {
+                let words = last_words(&directory.read("stderr").unwrap_or_default());
+                let message = format!("after the last case {ended}{words}");
+                let case = (String::new(), message);
+                report.merge(aborts(device, &options, &[case]));
+            }
+            return Ok(report);
         }
         if let Some(message) = directory.read("error") {
             return Err(Error::new(ErrorKind::Value, message));
         }
         let words = directory.read("stderr").unwrap_or_default();
         let case = directory.read("case").unwrap_or_default();
+        let ended = ended.unwrap_or_else(|| "the process ended".to_owned());
         let message = format!("{ended}{}", last_words(&words));
-        if case.is_empty() || options.aborted.len() >= MOST_ABORTS {
+        if case.is_empty() {
             let group = options.groups.unwrap_or_default().join(", ");
-            let at = if case.is_empty() { "before the first case".to_owned() } else { case };
-            let message = format!("group {group}, {at}: {message}");
+            let message = format!("group {group}, before the first case: {message}");
             return Err(Error::new(ErrorKind::KernelFailed, message));
         }
         options.aborted.push((case, message));
+        if options.aborted.len() > MOST_ABORTS {
+            options.aborted.retain(|(case, _)| !case.ends_with(UNCLAIMED));
+            let mut report = aborts(device, &options, &options.aborted);
+            if let Some(last) = report.findings.last_mut() {
+                last.message += "; the group was given up after it, its other cases haven't run";
+            }
+            return Ok(report);
+        }
     }
 }
 
-/// Waits for a child; returns how it ended.
+/// Reports the cases of a group that ended their process, each with how it did.
+fn aborts(device: &str, options: &Options, cases: &[(String, String)]) -> Report {
+    let group = options.groups.iter().flatten().next().cloned().unwrap_or_default();
+    let findings = cases.iter().map(|(case, message)| {
+        let mut parts = case.split('/');
+        let mut part = || parts.next().unwrap_or_default().to_owned();
+        let (operator, second) = (part(), part());
+        Finding {
+            verdict: Verdict::Failed,
+            symptom: Some(Symptom::Aborted),
+            group: group.clone(),
+            operator: if operator.is_empty() { group.clone() } else { operator },
+            dtype: if parts.next().is_some() { second } else { String::new() },
+            case: case.clone(),
+            message: message.clone(),
+            reproducer: String::new(),
+            count: 1,
+        }
+    });
+    let count = cases.len() as u64;
+    Report {
+        device: device.to_owned(),
+        mode: options.mode.name().to_owned(),
+        fraction: options.fraction,
+        seed: options.seed,
+        findings: findings.collect(),
+        groups: vec![Group {
+            name: group.clone(),
+            cases: count,
+            operations: [0, count, 0, 0],
+            milliseconds: 0,
+        }],
+        ..Report::default()
+    }
+}
+
+/// Waits for a child; returns how it ended, unless it ended well.
 fn wait(
     mut child: Child,
     directory: &Directory,
     poll: &mut dyn FnMut() -> Result<()>,
-) -> Result<String> {
+) -> Result<Option<String>> {
     let mut last = (Instant::now(), String::new());
     let mut nap = Duration::from_millis(1);
     loop {
@@ -143,7 +198,7 @@ fn wait(
             Error::new(ErrorKind::KernelFailed, format!("can't wait for a child: {error}"))
         })?;
         if let Some(status) = status {
-            return Ok(described(status));
+            return Ok((!status.success()).then(|| described(status)));
         }
         if let Err(error) = poll() {
             let _ = child.kill();
@@ -156,7 +211,8 @@ fn wait(
         } else if last.0.elapsed() > LONGEST_CASE {
             let _ = child.kill();
             let _ = child.wait();
-            return Ok(format!("the case didn't end within {} s", LONGEST_CASE.as_secs()));
+            let message = format!("the case didn't end within {} s", LONGEST_CASE.as_secs());
+            return Ok(Some(message));
         }
         std::thread::sleep(nap);
         nap = (nap * 2).min(Duration::from_millis(20));
@@ -213,7 +269,7 @@ pub fn run_child() -> Result<bool> {
 /// Runs the kit on a backend from one of its own tests, each group in a process of its own: the
 /// test's executable, run again with this test alone. `test` is the test's full name, as
 /// `module::name`; register the backend before. Panics, with the report, unless the backend
-/// conforms.
+/// conforms. A child ends in here; what follows in the test runs once.
 ///
 /// # Panics
 /// If a case fails, if an operation works but isn't claimed, and if nothing ran.
@@ -229,10 +285,10 @@ pub fn run_child() -> Result<bool> {
 ///     keyfold_conformance::assert_conforms(kind, &options, "my_backend_conforms");
 /// }
 /// ```
+#[expect(clippy::disallowed_methods, reason = "a child has done all that it is for")]
 pub fn assert_conforms(kind: DeviceType, options: &Options, test: &str) -> Report {
     if run_child().expect("the parent wrote the options") {
-        // The rest of the test is the parent's.
-        return Report::default();
+        exit(0);
     }
     let program = std::env::current_exe().expect("a test has an executable");
     let command = || {

@@ -207,9 +207,22 @@ impl Report {
         }
     }
 
-    /// Adds the groups and findings of another run.
+    /// Adds the groups and findings of another run. Groups of one name become one.
     pub fn merge(&mut self, other: Report) {
-        self.groups.extend(other.groups);
+        if self.backend.is_empty() {
+            self.backend = other.backend;
+        }
+        for group in other.groups {
+            let Some(known) = self.groups.iter_mut().find(|known| known.name == group.name) else {
+                self.groups.push(group);
+                continue;
+            };
+            known.cases += group.cases;
+            known.milliseconds += group.milliseconds;
+            for (known, more) in known.operations.iter_mut().zip(group.operations) {
+                *known += more;
+            }
+        }
         self.findings.extend(other.findings);
         self.times.extend(other.times);
         self.findings.sort_by_key(|finding| finding.verdict);
@@ -272,9 +285,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = match self.fraction {
-            1.0 => "all cases".to_owned(),
-            fraction => format!("{:.0}% of the cases", fraction * 100.0),
+        let part = match (self.fraction, &*self.mode) {
+            (_, "support") => "one case of each operation".to_owned(),
+            (_, "perf") => "two sizes".to_owned(),
+            (1.0, _) => "all cases".to_owned(),
+            (fraction, _) => format!("{:.0}% of the cases", fraction * 100.0),
         };
         let Report { device, backend, mode, seed, .. } = self;
         writeln!(f, "{mode} of {device} (backend '{backend}'): {part}, seed {seed}")?;
@@ -326,10 +341,13 @@ impl fmt::Display for Report {
         for Timing { operator, small, large, copies, .. } in &self.times {
             writeln!(f, "{operator:<34} {small:>14.2} {large:>14.1} {copies:>9.1}")?;
         }
-        let verdict = match (self.conforms(), self.cases()) {
-            (true, _) => "The backend conforms.",
-            (false, 0) => "Nothing ran: that is no proof.",
+        let verdict = match (self.conforms(), &**mode) {
+            _ if self.cases() == 0 => "Nothing ran: that is no proof.",
             (false, _) => "The backend doesn't conform.",
+            (true, "perf") => "Nothing was compared: that is no proof.",
+            (true, "support") => "What it offers ran once: that is no proof.",
+            (true, _) if count(Verdict::Passed) == 0 => "The backend conforms: it offers nothing.",
+            (true, _) => "The backend conforms.",
         };
         writeln!(f, "\n{verdict}")
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Instant;
 
-use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, did_you_mean};
 use keyfold_ops::{Row, families};
 
 use crate::case::{CASES, Case, Change, LONG_SUM, hash};
@@ -100,6 +100,22 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Refuses numbers out of range.
+    fn check(&self) -> Result<()> {
+        let message = match self.case {
+            _ if !(self.fraction > 0.0 && self.fraction <= 1.0) => {
+                format!("a fraction is above 0 and at most 1, not {}", self.fraction)
+            }
+            Some(case) if case >= CASES => {
+                format!("there is no case {case}; each operator has the cases 0 to {}", CASES - 1)
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Value, message))
+    }
+}
+
 /// Returns the names of the groups of a mode.
 pub fn groups(mode: Mode) -> Vec<&'static str> {
     let families = families().into_iter().map(|(name, _)| name);
@@ -127,24 +143,49 @@ pub(crate) fn selected(options: &Options) -> Vec<String> {
     }
 }
 
+/// Refuses a report without a case, since it proves nothing.
+pub(crate) fn check_ran(report: &Report, options: &Options) -> Result<()> {
+    if report.cases() > 0 {
+        return Ok(());
+    }
+    let names = families().into_iter().flat_map(|(_, rows)| rows);
+    let names: Vec<String> = names.map(|row| row.schema().name.to_string()).collect();
+    let message = match &options.only {
+        Some(only) if !names.iter().any(|name| name == only) => {
+            // The name without its namespace.
+            let full = format!("aten::{only}");
+            let hint = match names.contains(&full) {
+                true => format!("; did you mean '{full}'?"),
+                false => did_you_mean(only, names.iter().map(String::as_str)),
+            };
+            format!("there is no operator '{only}', and no check of that name{hint}")
+        }
+        _ => "no case has this group, operator, dtype and number together".to_owned(),
+    };
+    Err(Error::new(ErrorKind::Value, message))
+}
+
 /// Runs the cases on the first device of a type.
 ///
 /// # Errors
 /// [`ErrorKind::Device`] for a type without a device or a backend, [`ErrorKind::Value`] for options
-/// that select nothing.
+/// that choose no case.
 pub fn run(kind: DeviceType, options: &Options) -> Result<Report> {
-    run_with(kind, options, &mut |_| ())
+    let report = run_with(kind, options, &mut |_| ())?;
+    check_ran(&report, options)?;
+    Ok(report)
 }
 
 /// As [`run`], and calls a function with the name of each case before it runs.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run`], but a report may be empty.
 pub fn run_with(
     kind: DeviceType,
     options: &Options,
     before: &mut dyn FnMut(&str),
 ) -> Result<Report> {
+    options.check()?;
     let target = Target::new(Device::new(kind, 0))?;
     let mut report = Report {
         device: kind.name(),
@@ -232,7 +273,7 @@ impl Tally {
 /// each variant has its share. Sums have a long one among them.
 fn chosen(options: &Options, case: &Case, operation: &str) -> Vec<usize> {
     if let Some(case) = options.case {
-        return vec![case % CASES];
+        return vec![case];
     }
     if options.mode == Mode::Support {
         return vec![0];
@@ -303,7 +344,11 @@ fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
                 false => (Verdict::Lacking, None, reason),
             },
             Outcome::Failed(fault) => {
-                let fault = diagnose(checks.target, &case, fault);
+                // A case that ended a process isn't run again.
+                let fault = match fault.symptom {
+                    Symptom::Aborted => fault,
+                    _ => diagnose(checks.target, &case, fault),
+                };
                 let message = format!("{}. {}", described(&plan), fault.message);
                 (Verdict::Failed, Some(fault.symptom), message)
             }
@@ -312,6 +357,7 @@ fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
         let mut finding = finding_of(checks, &case, verdict, symptom, message);
         if options.shrink
             && verdict == Verdict::Failed
+            && symptom != Some(Symptom::Aborted)
             && !checks.report.knows(&finding)
             && let Some(program) =
                 symptom.and_then(|symptom| reproducer(checks.target, &case, symptom))
@@ -323,9 +369,17 @@ fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
     Ok(())
 }
 
+/// The end of the note about a case that runs although the backend doesn't claim it.
+pub(crate) const UNCLAIMED: &str = "/unclaimed";
+
 /// Returns whether a kernel of the group computes a case that the backend doesn't claim. It must be
-/// right for two sets of elements, so that no result is right by chance.
-fn works(checks: &Checks<'_>, case: &Case) -> Result<bool> {
+/// right for two sets of elements, so that no result is right by chance. A backend that may abort
+/// where it was told not to ask isn't asked again.
+fn works(checks: &mut Checks<'_>, case: &Case) -> Result<bool> {
+    if checks.options.aborted.iter().any(|(noted, _)| noted.ends_with(UNCLAIMED)) {
+        return Ok(false);
+    }
+    (checks.before)(&format!("{}{UNCLAIMED}", case.id()));
     let device = checks.target.device;
     let forced = match checks.forced.get() {
         Some(forced) => forced,

@@ -65,10 +65,10 @@ pub(crate) fn _conformance_child(py: Python<'_>) -> PyResult<bool> {
     py.detach(run_child).py(py)
 }
 
-/// Returns a report as text.
+/// Returns a report as text, and whether the backend conforms.
 #[pyfunction]
-pub(crate) fn _conformance_text(py: Python<'_>, report: &str) -> PyResult<String> {
-    Report::from_json(report).py(py).map(|report| report.to_string())
+pub(crate) fn _conformance_text(py: Python<'_>, report: &str) -> PyResult<(String, bool)> {
+    Report::from_json(report).py(py).map(|report| (report.to_string(), report.conforms()))
 }
 
 /// Returns the names of the groups of a mode.
