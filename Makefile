@@ -5,7 +5,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build demo test test-rust test-python lint format bench bench-rust wheel test-wheel \
+.PHONY: help build demo test test-rust test-python lint format bench bench-opencl bench-rust wheel test-wheel \
 	coverage sanitize sanitize-address sanitize-thread loom soak fuzz explore conformance \
 	clean
 
@@ -41,6 +41,9 @@ format: ## rewrite the sources in the project's format
 
 bench: ## Python benchmarks: keyfold beside its peers, with ratios
 	@scripts/bench.sh
+
+bench-opencl: ## the benchmark of OpenCL alone: two minutes
+	@scripts/bench.sh benches/bench_opencl.py
 
 bench-rust: ## Rust benchmarks: cargo bench
 	@cargo bench --workspace --exclude keyfold-python

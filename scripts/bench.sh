@@ -17,6 +17,12 @@ header=$(python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/
 if [ "$#" -eq 0 ]; then
     set -- benches/bench_*.py
 fi
+case " $* " in *bench_opencl*)
+    "$ROOT/scripts/bootstrap.sh" opencl
+    find_opencl
+    export OPENCL
+    ;;
+esac
 for file in "$@"; do
     step "$file"
     python "$file"
