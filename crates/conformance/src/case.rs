@@ -140,6 +140,7 @@ impl Case {
             device,
             random: Generator::new(self.seed ^ hash(&self.id())),
             sums: false,
+            copies: false,
         };
         let Some(mut args) = sampler.arguments(self.row) else { return Ok(None) };
         let mut way = change.way.unwrap_or(variant.way);

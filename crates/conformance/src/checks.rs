@@ -1,19 +1,10 @@
-//! The groups of checks that aren't calls of one operator, and what they report.
+//! The groups of checks that aren't calls of one operator, and their findings.
 
 use std::cell::OnceCell;
 
-use keyfold_core::Error;
-
 use crate::report::{Finding, Report, Symptom, Verdict};
-use crate::run::{Fault, Target};
+use crate::run::{Fault, Outcome, Target};
 use crate::suite::{Options, Tally};
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Fault {
-        let message = format!("{}: {}", error.kind().name(), error.message());
-        Fault::new(Symptom::CallFailed, message)
-    }
-}
 
 /// Runs checks and notes their verdicts.
 pub(crate) struct Checks<'a> {
@@ -47,48 +38,57 @@ impl Checks<'_> {
         case: &str,
         check: &mut dyn FnMut() -> Result<(), Fault>,
     ) {
-        self.verdict(operation, case, &mut || {
-            check().map(|()| Verdict::Passed).map_err(|fault| (Verdict::Failed, Some(fault)))
-        });
+        self.outcome(operation, case, &mut || check().map(|()| Outcome::Passed));
     }
 
-    /// Runs one case whose verdict may be another than passed or failed; its fault is then the
-    /// sentence to report.
-    pub(crate) fn verdict(
+    /// As [`Checks::case`], where the backend may lack the operation, or nothing may run.
+    pub(crate) fn outcome(
         &mut self,
         operation: &str,
         case: &str,
-        check: &mut dyn FnMut() -> Result<Verdict, (Verdict, Option<Fault>)>,
+        check: &mut dyn FnMut() -> Result<Outcome, Fault>,
     ) {
         if self.only.is_some_and(|only| only != operation) {
             return;
         }
         let id = format!("{operation}/{case}");
-        let (verdict, fault) = match self.abort_of(&id) {
-            Some(fault) => (Verdict::Failed, Some(fault)),
+        let outcome = match self.abort_of(&id) {
+            Some(fault) => Outcome::Failed(fault),
             None => {
                 (self.before)(&id);
-                check().map_or_else(|failed| failed, |verdict| (verdict, None))
+                check().unwrap_or_else(Outcome::Failed)
             }
         };
-        self.tally.note(operation, verdict);
-        let Some(fault) = fault else { return };
-        let reproducer = match verdict {
-            Verdict::Lacking => String::new(),
-            _ => format!(
-                "python -m keyfold conformance {} --group {} --only \"{operation}\"",
-                self.target.device.kind(),
-                self.tally.name
-            ),
+        let (verdict, symptom, message) = match outcome {
+            Outcome::NothingRan => return,
+            Outcome::Passed => return self.tally.note(operation, Verdict::Passed),
+            Outcome::Lacking(reason) => (Verdict::Lacking, None, reason),
+            Outcome::Failed(fault) => (Verdict::Failed, Some(fault.symptom), fault.message),
         };
+        self.tally.note(operation, verdict);
+        let kind = self.target.device.kind();
+        let command = format!("python -m keyfold conformance {kind} --mode {}", self.report.mode);
+        // A row's operation is its operator and a dtype, a check's is its name.
+        let (operator, dtype, command) = match operation.split_once('/') {
+            Some((operator, dtype)) => {
+                let number = case.parse::<usize>().map(|number| format!(" --case {number}"));
+                let number = number.unwrap_or_default();
+                (operator, dtype, format!("{command} --only {operator} --dtype {dtype}{number}"))
+            }
+            None => {
+                let group = &self.tally.name;
+                (operation, "", format!("{command} --group {group} --only \"{operation}\""))
+            }
+        };
+        let reproducer = if verdict == Verdict::Lacking { String::new() } else { command };
         self.report.add(Finding {
             verdict,
-            symptom: (verdict != Verdict::Lacking).then_some(fault.symptom),
+            symptom,
             group: self.tally.name.clone(),
-            operator: operation.to_owned(),
-            dtype: String::new(),
+            operator: operator.to_owned(),
+            dtype: dtype.to_owned(),
             case: id,
-            message: fault.message,
+            message,
             reproducer,
             count: 1,
         });

@@ -7,7 +7,7 @@ use crate::case::{Case, Change, Way};
 use crate::elements::Values;
 use crate::number::unit;
 use crate::report::Symptom;
-use crate::run::{Done, Fault, Outcome, Target, compare, execute, run};
+use crate::run::{CallResult, Fault, Outcome, Target, compare, execute, run};
 
 /// Runs a changed case; `None` where the operator takes no such arguments.
 fn outcome(target: &Target, case: &Case, change: &Change) -> Option<Outcome> {
@@ -61,7 +61,8 @@ pub(crate) fn diagnose(target: &Target, case: &Case, fault: Fault) -> Fault {
 fn unwritten(target: &Target, case: &Case) -> Option<String> {
     let change = Change { way: Some(Way::Out(Layout::Contiguous)), ..Change::default() };
     let plan = case.plan(target.device, &change).ok()??;
-    let done = |pattern| -> Option<Done> { execute(target, case.row, &plan, pattern).ok()?.ok() };
+    let done =
+        |pattern| -> Option<CallResult> { execute(target, case.row, &plan, pattern).ok()?.ok() };
     let (first, second) = (done(0)?, done(1)?);
     let kept = first.untouched.iter().zip(&second.untouched).position(|(a, b)| *a && *b)?;
     Some(format!("Element {kept} of an `out` keeps the bytes that it had before the call."))

@@ -95,7 +95,10 @@ impl Sampler {
                 true => self.special(),
                 false => self.moderate(),
             }),
-            // The special values of complex functions aren't defined by the language.
+            // Complex functions of them may differ in parts, by the branch that a device takes.
+            DTypeKind::Complex if special && self.copies => {
+                Number::Complex(Complex::new(self.special(), self.special()))
+            }
             DTypeKind::Complex => Number::Complex(Complex::new(self.moderate(), self.moderate())),
         }
     }
@@ -109,11 +112,26 @@ impl Sampler {
         }
     }
 
-    /// Returns a special float. Sums get none that overflow in some orders only.
+    /// Returns a special float. Sums get none that overflow in some orders only. Subnormal numbers,
+    /// which arithmetic may flush to 0, are only copied.
     fn special(&mut self) -> f64 {
         let (most, least) = (max_of(self.dtype), tiny(self.dtype));
-        let all = [0.0, -0.0, 1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, most, -most, least];
-        all[self.random.below(if self.sums { 6 } else { all.len() })]
+        let infinite = [f64::INFINITY, f64::NEG_INFINITY];
+        let all = [
+            [0.0, -0.0, 1.0, f64::NAN].as_slice(),
+            &infinite,
+            &[most, -most, least],
+            &[least / 4.0, -least / 2.0],
+        ];
+        let count = if self.sums {
+            2
+        } else if self.copies {
+            4
+        } else {
+            3
+        };
+        let all = all[..count].concat();
+        all[self.random.below(all.len())]
     }
 
     /// Returns a tensor of bools.

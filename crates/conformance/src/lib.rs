@@ -25,6 +25,7 @@ pub mod array;
 mod block;
 pub mod case;
 mod checks;
+mod concurrent;
 mod diagnose;
 pub mod elements;
 mod errors;

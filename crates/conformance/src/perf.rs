@@ -15,8 +15,8 @@ use crate::case::Case;
 use crate::checks::Checks;
 use crate::elements::{Generator, Values};
 use crate::memory::whole;
-use crate::report::{Symptom, Timing, Verdict};
-use crate::run::{Fault, Target, refusal};
+use crate::report::Timing;
+use crate::run::{Outcome, Target};
 use crate::sample::Sampler;
 
 /// The sizes of the tensors: the overhead of a call, and the speed of a kernel.
@@ -33,17 +33,14 @@ pub(crate) fn check(checks: &mut Checks<'_>, rows: &[&'static Row]) {
         let dtypes = checks.options.dtype.map_or(vec![DType::F32, DType::I32], |only| vec![only]);
         let is_taken = |dtype: &DType| Case { row, dtype: *dtype, number: 0, seed: 0 }.is_taken();
         let Some(dtype) = dtypes.into_iter().find(is_taken) else { continue };
-        let operation = format!("{} {dtype}", row.schema().name);
+        let operation = format!("{}/{dtype}", row.schema().name);
         let mut timing = None;
-        checks.verdict(&operation, "time", &mut || match time(target, row, dtype) {
+        checks.outcome(&operation, "time", &mut || match time(target, row, dtype) {
             Ok(found) => {
                 timing = found;
-                Ok(Verdict::Passed)
+                Ok(if timing.is_some() { Outcome::Passed } else { Outcome::NothingRan })
             }
-            Err(error) => Err(match refusal(&error, &*target.backend) {
-                Some(reason) => (Verdict::Lacking, Some(Fault::new(Symptom::Unclaimed, reason))),
-                None => (Verdict::Failed, Some(error.into())),
-            }),
+            Err(error) => Ok(Outcome::of_error(error, &*target.backend)),
         });
         checks.report.times.extend(timing);
     }
@@ -85,6 +82,7 @@ fn call(target: &Target, row: &Row, dtype: DType, shape: &[usize]) -> Result<Opt
         device: target.device,
         random: Generator::new(0),
         sums: false,
+        copies: false,
     };
     let Some(args) = sampler.arguments(row) else { return Ok(None) };
     let values = args.iter().map(|arg| on_device(&arg.to_value()?, target.device));

@@ -71,6 +71,8 @@ symptoms! {
     StaleCache, "stale cache", "A call returns the result of an earlier call with other arguments.";
     NanDropped, "NaN dropped", "The reference is NaN, and the result is a number.";
     Race, "race between streams", "Operations that an event orders ran in another order.";
+    OtherStream, "wrong stream", "A call is right on the default stream and wrong on another.";
+    Threads, "race between threads", "A call is wrong while other threads make calls.";
     NotRepeatable, "not repeatable", "The same call gave another result when it was repeated.";
     Overlap, "overlapping copy", "A copy between parts of one buffer, which share no bytes, is wrong.";
     WrongForm, "wrong form", "The result has another dtype, shape, device or layout than it should.";

@@ -4,8 +4,8 @@
 use keyfold_core::{DType, DTypeKind, Device};
 use keyfold_dispatch::Value as _;
 use keyfold_dispatch::schema::{Argument, Type};
-use keyfold_ops::Row;
 use keyfold_ops::pointwise::ELEMENTWISE;
+use keyfold_ops::{Row, families};
 use keyfold_tensor::Value;
 
 use crate::array::{Arg, Layout, Operand};
@@ -31,7 +31,16 @@ pub struct Sampler {
     pub random: Generator,
     /// Whether the operator adds elements up.
     pub(crate) sums: bool,
+    /// Whether the operator only copies elements.
+    pub(crate) copies: bool,
 }
+
+/// Products of several tiles of a kernel, with tails: the shape of `self`, and the columns of
+/// `other`.
+const PRODUCTS: [(&[usize], usize); 4] =
+    [(&[70, 40], 130), (&[64, 64], 64), (&[37, 300], 33), (&[2, 40, 34], 35)];
+/// The longest row of a sample of `matmul` that isn't among [`PRODUCTS`]: the reference is cubic.
+const LONGEST_ROW: usize = 300;
 
 /// Returns the arguments of a small call of a row with tensors of a dtype, contiguous ones of 2 by 3
 /// elements where the operator needs no other shape.
@@ -45,6 +54,7 @@ pub fn example(row: &Row, dtype: DType, device: Device) -> Option<Vec<Arg>> {
         device,
         random: Generator::new(0),
         sums: false,
+        copies: false,
     };
     sampler.arguments(row)
 }
@@ -66,6 +76,14 @@ const SUMS: [&str; 13] = [
     "aten::index_put_",
 ];
 
+/// Returns whether an operator copies elements, and does nothing else with them.
+fn only_copies(row: &Row) -> bool {
+    let is_family = |(name, rows): &(&str, &[Row])| {
+        matches!(*name, "shape" | "index") && rows.as_ptr_range().contains(&std::ptr::from_ref(row))
+    };
+    families().iter().any(is_family) && !adds_up(row) && row.expression().is_none()
+}
+
 /// Returns whether an operator adds elements up.
 pub(crate) fn adds_up(row: &Row) -> bool {
     SUMS.contains(&&*row.schema().name.to_string())
@@ -76,6 +94,7 @@ impl Sampler {
     pub fn arguments(&mut self, row: &Row) -> Option<Vec<Arg>> {
         let name = row.schema().name.to_string();
         self.sums = adds_up(row);
+        self.copies = only_copies(row);
         self.fit_shape(&name)?;
         let writes = |argument: &Argument| argument.alias.as_ref().is_some_and(|a| a.write);
         if self.layout == Layout::Broadcast && row.schema().arguments.iter().any(writes) {
@@ -140,10 +159,8 @@ impl Sampler {
             {
                 return None;
             }
-            // A bound on the reference's time: it is cubic.
-            "aten::matmul" => {
-                let last = self.shape.len() - 1;
-                self.shape[last] = self.shape[last].min(300);
+            "aten::matmul" if self.shape[self.shape.len() - 1] > LONGEST_ROW => {
+                self.shape = PRODUCTS[self.choice % PRODUCTS.len()].0.to_vec();
             }
             _ => {}
         }
@@ -176,20 +193,19 @@ impl Sampler {
             }
             (_, "condition" | "mask") => Some(Arg::Tensor(self.mask(&shape))),
             ("aten::matmul", "self") => {
-                let shape = match (self.choice % 4, rank) {
-                    (3, _) => shape[rank - 1..].to_vec(),
-                    _ => shape,
-                };
+                let is_vector = self.choice % 4 == 3 && self.columns().is_none();
+                let shape = if is_vector { shape[rank - 1..].to_vec() } else { shape };
                 Some(Arg::Tensor(self.tensor(&shape)))
             }
             ("aten::matmul", "other") => {
                 let inner = first[first.len() - 1];
-                let shape = match self.choice % 4 {
-                    0 => vec![inner, 5],
-                    1 if rank == 2 => vec![2, inner, 3],
-                    1 => vec![inner, 3],
-                    2 => vec![inner],
-                    _ => vec![inner, 33],
+                let shape = match (self.columns(), self.choice % 4) {
+                    (Some(columns), _) => vec![inner, columns],
+                    (None, 0) => vec![inner, 5],
+                    (None, 1) if rank == 2 => vec![2, inner, 3],
+                    (None, 1) => vec![inner, 3],
+                    (None, 2) => vec![inner],
+                    (None, _) => vec![inner, 33],
                 };
                 Some(Arg::Tensor(self.tensor(&shape)))
             }
@@ -323,6 +339,11 @@ impl Sampler {
             })),
             _ => None,
         }
+    }
+
+    /// Returns the columns of `other` for one of [`PRODUCTS`].
+    fn columns(&self) -> Option<usize> {
+        PRODUCTS.iter().find(|(shape, _)| *shape == self.shape).map(|(_, columns)| *columns)
     }
 
     /// Returns an argument by its type.

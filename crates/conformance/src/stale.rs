@@ -6,8 +6,8 @@ use keyfold_ops::{Row, rows};
 use crate::case::{Case, Change, Plan, Way};
 use crate::checks::Checks;
 use crate::elements::Values;
-use crate::report::{Symptom, Verdict};
-use crate::run::{Done, Fault, Target, compare, execute, refusal};
+use crate::report::Symptom;
+use crate::run::{CallResult, Fault, Outcome, Target, compare, execute};
 
 /// Runs all checks of the group.
 pub(crate) fn check(checks: &mut Checks<'_>, seed: u64) {
@@ -30,45 +30,34 @@ pub(crate) fn check(checks: &mut Checks<'_>, seed: u64) {
             ("sizes", vec![change(0, &[3, 8]), change(0, &[8, 3])]),
         ];
         for (kind, changes) in chains {
-            checks.verdict(&operation, kind, &mut || chain(target, row, &case, &changes));
+            checks.outcome(&operation, kind, &mut || chain(target, row, &case, &changes));
         }
     }
 }
 
 /// Calls an operator with one set of arguments after the other, and with the first again.
-fn chain(
-    target: &Target,
-    row: &Row,
-    case: &Case,
-    changes: &[Change],
-) -> Result<Verdict, (Verdict, Option<Fault>)> {
-    let failed = |fault: Fault| (Verdict::Failed, Some(fault));
-    let mut known: Vec<(Plan, Done)> = Vec::new();
+fn chain(target: &Target, row: &Row, case: &Case, changes: &[Change]) -> Result<Outcome, Fault> {
+    let mut known: Vec<(Plan, CallResult)> = Vec::new();
     for change in changes.iter().chain(changes.first()) {
-        let plan = case.plan(target.device, change).map_err(|error| failed(error.into()))?;
-        let Some(plan) = plan else { continue };
+        let Some(plan) = case.plan(target.device, change)? else { continue };
         let done = match execute(target, row, &plan, 0) {
-            Ok(Ok(done)) => done,
-            Ok(Err(fault)) => return Err(failed(fault)),
-            Err(error) => {
-                return Err(match refusal(&error, &*target.backend) {
-                    Some(reason) => {
-                        (Verdict::Lacking, Some(Fault::new(Symptom::Unclaimed, reason)))
-                    }
-                    None => failed(error.into()),
-                });
-            }
+            Ok(done) => done?,
+            Err(error) => return Ok(Outcome::of_error(error, &*target.backend)),
         };
         if let Some(fault) = compare(&plan, &done) {
-            return Err(failed(explained(fault, (&plan, &done), &known)));
+            return Err(explained(fault, (&plan, &done), &known));
         }
         known.push((plan, done));
     }
-    Ok(Verdict::Passed)
+    Ok(if known.is_empty() { Outcome::NothingRan } else { Outcome::Passed })
 }
 
 /// Returns a fault as that of a stale cache if the result is an earlier call's.
-fn explained(fault: Fault, (plan, done): (&Plan, &Done), known: &[(Plan, Done)]) -> Fault {
+fn explained(
+    fault: Fault,
+    (plan, done): (&Plan, &CallResult),
+    known: &[(Plan, CallResult)],
+) -> Fault {
     let Some((with, _)) = known.iter().find(|(_, other)| other.got == done.got) else {
         return fault;
     };

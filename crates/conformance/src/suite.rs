@@ -15,7 +15,7 @@ use crate::report::{Finding, Group, Report, Symptom, Verdict};
 use crate::run::{Outcome, Target, described, run as run_case};
 use crate::sample::adds_up;
 use crate::shrink::reproducer;
-use crate::{errors, forced, grad, memory, perf, stale, streams};
+use crate::{concurrent, errors, forced, grad, memory, perf, stale, streams};
 
 /// The kind of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -219,7 +219,10 @@ pub fn run_with(
             _ if options.mode == Mode::Perf => perf::check(&mut checks, &rows_of(options, &name)),
             "cache" => stale::check(&mut checks, options.seed),
             "memory" => memory::check(&mut checks),
-            "streams" => streams::check(&mut checks),
+            "streams" => {
+                streams::check(&mut checks);
+                concurrent::check(&mut checks);
+            }
             "errors" => errors::check(&mut checks),
             _ => operators(&mut checks, options)?,
         }
@@ -332,6 +335,7 @@ fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
             }
         };
         let (verdict, symptom, message) = match outcome {
+            Outcome::NothingRan => continue,
             Outcome::Passed => {
                 checks.tally.note(&operation, Verdict::Passed);
                 continue;

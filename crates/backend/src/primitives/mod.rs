@@ -144,8 +144,9 @@ pub(crate) use run::step_by_step;
 /// A pointwise operation on tensors of one shape and of real dtypes.
 ///
 /// "Float" means float32 and float64. Only [`Primitive::Cast`] reads and writes halves. A bool is a
-/// byte, 0 or 1. Arithmetic is IEEE 754's, with subnormal numbers, signed zeros, infinities and
-/// NaN, and each operation is rounded separately (a NaN's payload is unspecified).
+/// byte, 0 or 1. Arithmetic is IEEE 754's, with signed zeros, infinities and NaN (whose payload is
+/// unspecified), and each operation is rounded separately. A subnormal number may count as 0, and a
+/// result below the normal range may be 0, except where elements are only copied.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Primitive {

@@ -84,7 +84,8 @@ fn position(number: Number, size: usize) -> usize {
 /// Returns `x` with elements replaced, or with values added to them.
 fn written(x: &Array, writes: &[(usize, Number)], adds: bool) -> Expected {
     let mut expected = Expected::copied(x.clone());
-    expected.copies = false;
+    expected.copied = !adds;
+    expected.signed_zeros = !adds;
     if !adds {
         for (place, value) in writes {
             expected.array.items[*place] = value.cast(x.dtype);

@@ -39,8 +39,10 @@ pub struct Expected {
     pub array: Array,
     /// The greatest error of each, before it is rounded to the dtype.
     pub errors: Vec<f64>,
-    /// Whether the elements are copied: zeros keep their sign.
-    pub copies: bool,
+    /// Whether the sign of an exact zero is defined, as that of a copy or of a product.
+    pub signed_zeros: bool,
+    /// Whether the elements are copied, so that no subnormal number may become 0.
+    pub copied: bool,
     /// Whether the elements may be anything: `empty`.
     pub any: bool,
 }
@@ -48,24 +50,33 @@ pub struct Expected {
 impl Expected {
     fn empty(dtype: DType, shape: &[usize]) -> Expected {
         let array = Array { dtype, shape: shape.to_vec(), items: Vec::new() };
-        Expected { array, errors: Vec::new(), copies: false, any: false }
+        Expected { array, errors: Vec::new(), signed_zeros: false, copied: false, any: false }
     }
 
+    /// Adds an element; an infinity has no error.
     fn push(&mut self, item: Number, error: f64) {
         self.array.items.push(item);
-        self.errors.push(error);
+        self.errors.push(if item.magnitude().is_finite() && error.is_finite() {
+            error
+        } else {
+            0.0
+        });
     }
 
     /// An exact result, of copied elements.
     fn copied(array: Array) -> Expected {
-        Expected { errors: vec![0.0; array.items.len()], array, copies: true, any: false }
+        let errors = vec![0.0; array.items.len()];
+        Expected { array, errors, signed_zeros: true, copied: true, any: false }
     }
 
-    /// Returns the greatest error of an element, after rounding.
+    /// Returns the greatest error of an element, after rounding: a result below the smallest normal
+    /// number may be 0.
     pub fn tolerance(&self, place: usize) -> f64 {
         let (size, error) = (self.array.items[place].magnitude(), self.errors[place]);
+        let smallest = tiny(self.array.dtype);
+        let flushed = if size - error < smallest { smallest } else { 0.0 };
         match error > 0.0 {
-            true => error + 2.0 * unit(self.array.dtype) * size + tiny(self.array.dtype),
+            true => error + 2.0 * unit(self.array.dtype) * size + flushed,
             false => 0.0,
         }
     }
@@ -84,24 +95,26 @@ impl Expected {
             return true;
         }
         if allowed == 0.0 {
-            return same(exact.cast(dtype), got, self.copies);
+            let is_flushed = || !self.copied && exact.magnitude() < tiny(dtype) && !got.truth();
+            return same(exact.cast(dtype), got, self.signed_zeros)
+                || exact.truth() && is_flushed();
+        }
+        if exact.is_nan() || got.is_nan() {
+            return exact.is_nan() && got.is_nan();
+        }
+        if same(exact.cast(dtype), got, false) {
+            return true;
         }
         match (exact, got) {
-            (Number::Complex(a), Number::Complex(b)) => {
-                if exact.is_nan() {
-                    return got.is_nan();
-                }
-                same(exact.cast(dtype), got, false) || (a - b).norm() <= allowed
-            }
+            (Number::Complex(a), Number::Complex(b)) => (a - b).norm() <= allowed,
             _ => {
                 let (a, b) = (exact.float(), got.float());
-                if a.is_nan() || b.is_nan() {
-                    return a.is_nan() && b.is_nan();
+                if a.is_infinite() {
+                    // An infinity with an error: the exact number may be in the range.
+                    return a.signum() == b.signum();
                 }
                 let overflows = a.abs() + allowed >= max_of(dtype);
-                same(exact.cast(dtype), got, false)
-                    || (a - b).abs() <= allowed
-                    || overflows && b == f64::INFINITY.copysign(a)
+                (a - b).abs() <= allowed || overflows && b == f64::INFINITY.copysign(a)
             }
         }
     }

@@ -6,7 +6,7 @@ use keyfold_expr::{Binary, Lowered, StepId, StepOp, Unary};
 
 use super::{Expected, functions};
 use crate::array::{Array, for_each_index};
-use crate::number::{Number, unit, wrap};
+use crate::number::{Number, max_of, unit, wrap};
 
 /// A value, and the greatest error that a device may have made so far.
 #[derive(Clone, Copy)]
@@ -18,6 +18,16 @@ struct Estimate {
 impl Estimate {
     fn exact(value: Number) -> Estimate {
         Estimate { value, error: 0.0 }
+    }
+
+    /// Replaces a number beyond a dtype's range by an infinity. It is exact, unless a number within
+    /// the error bound is in the range.
+    fn limited(self, dtype: DType) -> Estimate {
+        let value = self.value.limited(dtype);
+        let is_exact = value.magnitude().is_infinite()
+            && self.error < f64::INFINITY
+            && self.value.magnitude() - self.error > max_of(dtype);
+        Estimate { value, error: if is_exact { 0.0 } else { self.error } }
     }
 }
 
@@ -37,8 +47,26 @@ fn is_exact(op: Unary) -> bool {
     matches!(op, Neg | Not | Abs | Sign | Conj | Real | Imag | Floor | Ceil | Round | Trunc)
 }
 
-fn finite(error: f64) -> f64 {
+/// Returns an error, 0 for one that isn't defined: at an infinity or NaN.
+fn defined(error: f64) -> f64 {
     if error.is_nan() { 0.0 } else { error }
+}
+
+/// Returns the product of an error bound and a magnitude; an infinity is exact.
+fn scaled(bound: f64, size: f64) -> f64 {
+    if size.is_finite() { bound * size } else { 0.0 }
+}
+
+/// Returns whether the sign of an exact zero is defined for a step's result.
+fn defines_zeros(op: &StepOp) -> bool {
+    use Unary::{Abs, Ceil, Floor, Neg, Sqrt, Trunc};
+    match op {
+        StepOp::Unary(op, _) => matches!(op, Neg | Abs | Sqrt | Floor | Ceil | Trunc),
+        StepOp::Binary(op, ..) => {
+            matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div)
+        }
+        _ => true,
+    }
 }
 
 fn unary(op: Unary, x: Estimate, dtype: DType) -> Estimate {
@@ -62,16 +90,16 @@ fn unary(op: Unary, x: Estimate, dtype: DType) -> Estimate {
         (Unary::Imag, Number::Float(_)) => Estimate::exact(Number::Float(0.0)),
         (_, Number::Float(v)) => {
             let value = functions::real(op, v);
-            let mut error = if is_exact(op) { 0.0 } else { units_of(op) * u * value.abs() };
+            let mut error = if is_exact(op) { 0.0 } else { scaled(units_of(op) * u, value.abs()) };
             if x.error > 0.0 {
                 let reached = [v - x.error, v + x.error].map(|x| functions::real(op, x) - value);
-                error += finite(reached[0].abs()).max(finite(reached[1].abs()));
+                error += defined(reached[0].abs()).max(defined(reached[1].abs()));
             }
-            Estimate { value: Number::Float(value), error: finite(error) }
+            Estimate { value: Number::Float(value), error: defined(error) }
         }
         (Unary::Abs, Number::Complex(c)) => {
             let value = c.re.hypot(c.im);
-            Estimate { value: Number::Float(value), error: 8.0 * u * value + x.error }
+            Estimate { value: Number::Float(value), error: scaled(8.0 * u, value) + x.error }
         }
         (Unary::Real | Unary::Imag, Number::Complex(c)) => {
             let part = if op == Unary::Real { c.re } else { c.im };
@@ -82,7 +110,7 @@ fn unary(op: Unary, x: Estimate, dtype: DType) -> Estimate {
             let error = if is_exact(op) && op != Unary::Sign { 0.0 } else { 64.0 * u };
             // The functions of a complex number are sums of products of parts.
             let size = value.norm().max(if op == Unary::Log { 1.0 } else { 0.0 });
-            Estimate { value: Number::Complex(value), error: error * size + x.error }
+            Estimate { value: Number::Complex(value), error: scaled(error, size) + x.error }
         }
     }
 }
@@ -120,23 +148,26 @@ fn binary(op: Binary, a: Estimate, b: Estimate, dtype: DType) -> Option<Estimate
             let value = functions::real_binary(op, x, y);
             let size = value.abs();
             let error = match op {
-                Binary::Add | Binary::Sub => a.error + b.error + u * size,
-                Binary::Mul => x.abs() * b.error + y.abs() * a.error + u * size,
+                Binary::Add | Binary::Sub => a.error + b.error + scaled(u, size),
+                Binary::Mul => {
+                    scaled(b.error, x.abs()) + scaled(a.error, y.abs()) + scaled(u, size)
+                }
+                Binary::Div if b.error > 0.0 && y.abs() <= b.error => f64::INFINITY,
                 // OpenCL allows 2.5 units in the last place.
-                Binary::Div => (a.error + size * b.error) / y.abs() + 5.0 * u * size,
+                Binary::Div => (a.error + scaled(b.error, size)) / y.abs() + scaled(5.0 * u, size),
                 Binary::Min | Binary::Max => a.error.max(b.error),
-                Binary::Mod => 2.0 * u * y.abs() + a.error,
+                Binary::Mod => scaled(2.0 * u, y.abs()) + a.error,
                 Binary::Pow => {
                     let ends = [(-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0)];
                     let reached = ends.map(|(s, t)| {
                         let moved = (x + s * a.error).powf(y + t * b.error) - value;
-                        finite(moved.abs())
+                        defined(moved.abs())
                     });
-                    reached.into_iter().fold(0.0, f64::max) + 32.0 * u * size
+                    reached.into_iter().fold(0.0, f64::max) + scaled(32.0 * u, size)
                 }
-                _ => u * size,
+                _ => scaled(u, size),
             };
-            Estimate { value: Number::Float(value), error: finite(error) }
+            Estimate { value: Number::Float(value), error: defined(error) }
         }
         (x, y) => {
             let (x, y) = (x.complex(), y.complex());
@@ -148,7 +179,7 @@ fn binary(op: Binary, a: Estimate, b: Estimate, dtype: DType) -> Option<Estimate
                 Binary::Div => 16.0 * u * size,
                 _ => 64.0 * u * size * (1.0 + (y * x.ln()).norm()),
             };
-            Estimate { value: Number::Complex(value), error: finite(error) }
+            Estimate { value: Number::Complex(value), error: defined(error) }
         }
     })
 }
@@ -236,6 +267,7 @@ pub(super) fn evaluate(
     shape: &[usize],
 ) -> Result<Expected> {
     let mut expected = Expected::empty(lowered.result(), shape);
+    expected.signed_zeros = lowered.steps().iter().all(|step| defines_zeros(&step.op));
     let mut failed = false;
     for_each_index(shape, |index| {
         let element = Element { inputs, params, shape, index };
@@ -245,8 +277,7 @@ pub(super) fn evaluate(
                 failed = true;
                 return;
             };
-            let value = estimate.value.limited(step.dtype);
-            known.push(Estimate { value, ..estimate });
+            known.push(estimate.limited(step.dtype));
         }
         let Some(last) = known.last() else { return };
         // A cast narrows: values of the result's dtype are stored.
@@ -256,7 +287,8 @@ pub(super) fn evaluate(
             }
             value => value,
         };
-        expected.push(value, last.error);
+        expected.array.items.push(value);
+        expected.errors.push(last.error);
     });
     match failed {
         false => Ok(expected),

@@ -132,15 +132,13 @@ fn sum(
         let error = u * sizes;
         match (sum, is_mean) {
             (Number::Float(sum), true) => {
-                expected.push(
-                    Number::Float(sum / count),
-                    error / count + tiny_error(sum / count, dtype),
-                );
+                let mean = sum / count;
+                expected.push(Number::Float(mean), error / count + division_error(mean, dtype));
             }
             (Number::Complex(sum), true) => {
                 let mean = sum / count;
-                expected
-                    .push(Number::Complex(mean), error / count + tiny_error(mean.norm(), dtype));
+                let error = error / count + division_error(mean.norm(), dtype);
+                expected.push(Number::Complex(mean), error);
             }
             (sum, _) => expected.push(sum, error),
         }
@@ -149,9 +147,8 @@ fn sum(
 }
 
 /// The error of a division.
-fn tiny_error(value: f64, dtype: DType) -> f64 {
-    let error = 5.0 * unit(accumulator(dtype)) * value.abs();
-    if error.is_finite() { error } else { 0.0 }
+fn division_error(value: f64, dtype: DType) -> f64 {
+    5.0 * unit(accumulator(dtype)) * value.abs()
 }
 
 /// Returns the position of the first greatest or smallest element, or of the first NaN.

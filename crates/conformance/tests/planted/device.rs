@@ -1,7 +1,8 @@
 //! A device that works late, with a defect in what it claims or in its copies.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use keyfold_backend::delayed::{Delayed, DelayedMemory};
 use keyfold_backend::{
@@ -9,8 +10,10 @@ use keyfold_backend::{
     Rows, Scan,
 };
 use keyfold_core::{DType, Device, Result};
-use keyfold_tensor::DeviceBuffer;
-use keyfold_tensor::device::{Content, Event, Memory, Part, Statistics, StreamId};
+use keyfold_tensor::device::{
+    Content, Event, Memory, Part, Statistics, StreamId, set_current_stream,
+};
+use keyfold_tensor::{DeviceBuffer, Tensor};
 
 /// The device; it computes `any`, and says that it doesn't.
 #[derive(Debug)]
@@ -19,6 +22,50 @@ pub(crate) struct Wrapped {
     pub(crate) hides_any: bool,
     /// Whether a copy within a buffer copies all bytes from its first to its last.
     pub(crate) copies_spans: bool,
+    /// The defect of reductions.
+    pub(crate) defect: Option<LaunchDefect>,
+}
+
+/// A defect of the calls that queue reductions.
+#[derive(Debug)]
+pub(crate) enum LaunchDefect {
+    /// They are queued on the default stream.
+    IgnoresStream,
+    /// The input waits in one place for all threads.
+    SharesScratch(Mutex<Option<Tensor>>),
+}
+
+impl Wrapped {
+    /// Returns the device without a defect.
+    pub(crate) fn new(inner: Delayed) -> Wrapped {
+        Wrapped { inner, hides_any: false, copies_spans: false, defect: None }
+    }
+}
+
+impl Launch<ReduceParams> for Wrapped {
+    unsafe fn launch(&self, params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let offer = Reduce::reduce(&self.inner, params.op, inputs[0].dtype(), out.dtype());
+        let kernel = offer.kernel().expect("the device below offers it");
+        match &self.defect {
+            Some(LaunchDefect::IgnoresStream) => {
+                let stream = set_current_stream(out.device(), StreamId::DEFAULT)?;
+                // SAFETY: the caller's contract, but for the stream, which is the defect.
+                let launched = unsafe { kernel.launch(params, inputs, out) };
+                set_current_stream(out.device(), stream)?;
+                launched
+            }
+            Some(LaunchDefect::SharesScratch(scratch)) => {
+                let lock = || scratch.lock().unwrap_or_else(PoisonError::into_inner);
+                *lock() = Some(inputs[0].detach());
+                std::thread::sleep(Duration::from_millis(2));
+                let input = lock().clone().unwrap_or_else(|| inputs[0].detach());
+                // SAFETY: the caller's contract; the other thread's input has the same shape.
+                unsafe { kernel.launch(params, &[&input], out) }
+            }
+            // SAFETY: the caller's contract.
+            None => unsafe { kernel.launch(params, inputs, out) },
+        }
+    }
 }
 
 impl GpuBackend for Wrapped {
@@ -75,7 +122,7 @@ impl Reduce for Wrapped {
     ) -> Offer<&dyn Launch<ReduceParams>> {
         match op.name() {
             "any" if self.hides_any => Offer::No("it never heard of any".into()),
-            _ => Reduce::reduce(&self.inner, op, input, output),
+            _ => Reduce::reduce(&self.inner, op, input, output).map(|_| self as _),
         }
     }
 }

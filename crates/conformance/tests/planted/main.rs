@@ -11,7 +11,7 @@ use keyfold_conformance::{Options, Report, Symptom, Verdict, run};
 use keyfold_core::DeviceType;
 use keyfold_cpu::HostBackend;
 
-use device::Wrapped;
+use device::{LaunchDefect, Wrapped};
 use host::{Defect, Planted};
 
 /// Runs groups of the kit on a backend; one run at a time, since runs set the state of random
@@ -50,6 +50,14 @@ fn memory(kind: DeviceType) -> DelayedMemory {
 /// Runs the kit on kernels with a defect, on a device that works late.
 fn found_in_kernels(defect: Defect, groups: &[&str], only: Option<&str>) -> Report {
     found(groups, only, |kind| {
+        Arc::new(Delayed::over(Arc::new(Planted::new(defect)), memory(kind)))
+    })
+}
+
+/// Runs all cases of an expression on kernels with a defect.
+fn found_in_all_cases(defect: Defect, operator: &str) -> Report {
+    let options = Options { fraction: 1.0, ..Options::default() };
+    found_with(options, &["pointwise"], Some(operator), |kind| {
         Arc::new(Delayed::over(Arc::new(Planted::new(defect)), memory(kind)))
     })
 }
@@ -98,6 +106,16 @@ fn a_write_out_of_bounds() {
     assert_named(&report, Symptom::OutOfBounds, "aten::amax");
 }
 
+/// Case 0 has a result in new memory.
+#[test]
+fn a_write_behind_new_memory() {
+    let options = Options { case: Some(0), ..Options::default() };
+    let report = found_with(options, &["reduce"], Some("aten::amax"), |kind| {
+        Arc::new(Delayed::over(Arc::new(Planted::new(Defect::OutOfBounds)), memory(kind)))
+    });
+    assert_named(&report, Symptom::OutOfBounds, "aten::amax");
+}
+
 #[test]
 fn a_sum_in_a_narrow_dtype() {
     let report = found_in_kernels(Defect::NarrowSum, &["reduce"], Some("aten::sum"));
@@ -118,6 +136,50 @@ fn a_race_between_streams() {
     assert_named(&report, Symptom::Race, "order by an event");
 }
 
+/// Runs the kit on a device that queues its reductions wrongly.
+fn found_in_launches(defect: LaunchDefect) -> Report {
+    found(&["streams"], None, |kind| {
+        let inner = Delayed::over(Arc::new(HostBackend), memory(kind));
+        Arc::new(Wrapped { defect: Some(defect), ..Wrapped::new(inner) })
+    })
+}
+
+#[test]
+fn a_kernel_on_another_stream() {
+    let report = found_in_launches(LaunchDefect::IgnoresStream);
+    assert_named(&report, Symptom::OtherStream, "operators on a stream");
+}
+
+#[test]
+fn a_buffer_that_threads_share() {
+    let report = found_in_launches(LaunchDefect::SharesScratch(Mutex::default()));
+    assert_named(&report, Symptom::Threads, "operators on threads");
+}
+
+#[test]
+fn an_infinity_that_is_a_number() {
+    let report = found_in_all_cases(Defect::FiniteInfinity, "aten::log");
+    assert_named(&report, Symptom::WrongValue, "aten::log");
+}
+
+#[test]
+fn a_sign_of_zero() {
+    let report = found_in_all_cases(Defect::ZeroSign, "aten::neg");
+    assert_named(&report, Symptom::WrongValue, "aten::neg");
+}
+
+#[test]
+fn a_second_tile_of_a_product() {
+    let report = found_in_kernels(Defect::FirstTile, &["linalg"], None);
+    assert_named(&report, Symptom::WrongValue, "aten::matmul");
+}
+
+#[test]
+fn an_error_that_another_one_hides() {
+    let report = found_in_kernels(Defect::OneError, &["errors"], None);
+    assert_named(&report, Symptom::LateError, "aten::index_select");
+}
+
 #[test]
 fn nan_dropped() {
     let report = found_in_kernels(Defect::NanDropped, &["reduce"], Some("aten::max"));
@@ -128,7 +190,7 @@ fn nan_dropped() {
 fn an_overlapping_copy() {
     let report = found(&["memory"], None, |kind| {
         let inner = Delayed::over(Arc::new(HostBackend), memory(kind));
-        Arc::new(Wrapped { inner, hides_any: false, copies_spans: true })
+        Arc::new(Wrapped { copies_spans: true, ..Wrapped::new(inner) })
     });
     assert_named(&report, Symptom::Overlap, "copy within a buffer");
 }
@@ -144,7 +206,7 @@ fn a_claim_without_a_kernel() {
 fn a_kernel_without_a_claim() {
     let report = found(&["reduce"], Some("aten::any"), |kind| {
         let inner = Delayed::over(Arc::new(HostBackend), memory(kind));
-        Arc::new(Wrapped { inner, hides_any: true, copies_spans: false })
+        Arc::new(Wrapped { hides_any: true, ..Wrapped::new(inner) })
     });
     assert_named(&report, Symptom::Unclaimed, "aten::any");
     let finding = report.with(Verdict::Unclaimed).next().unwrap();
@@ -177,6 +239,7 @@ fn a_group_that_is_lacking() {
         Arc::new(toy.without(keyfold_backend::delayed::Group::Linalg))
     });
     assert!(report.conforms(), "{report}");
+    assert!(report.to_string().contains("The backend conforms: it offers nothing."), "{report}");
     assert_eq!(report.operations(Verdict::Lacking), 15, "{report}");
     let reason = &report.with(Verdict::Lacking).next().unwrap().message;
     assert_eq!(reason, "it doesn't have the operations of group linalg");
