@@ -111,6 +111,15 @@ def test_a_position_out_of_range_is_a_late_error(opencl):
     same(lambda a: a + 1, numbers(3))
 
 
+def test_each_of_several_positions_out_of_range_is_an_error(opencl):
+    x = there(numbers(3, 4))
+    wrong = [x[there(np.array([0, 7 + k]))] for k in range(70)]
+    for k, taken in enumerate(wrong):
+        with pytest.raises(kf.IndexOutOfRange, match=f"position {7 + k} "):
+            taken.cpu()
+    same(lambda a: a + 1, numbers(3))
+
+
 def test_gradients_and_vmap(opencl):
     x, w = numbers(5, 4) / 10, numbers(4, 3, seed=2)
 

@@ -1,7 +1,7 @@
 //! A device: its queues, its programs, and launches of their kernels.
 
 use std::ffi::c_void;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyfold_plugin::{Error, Result};
 
@@ -23,6 +23,7 @@ const KERNELS: &str = "KEYFOLD_OPENCL_KERNELS";
 pub struct Device {
     pub api: &'static Api,
     pub context: Handle,
+    pub id: Handle,
     pub name: String,
     pub float64: bool,
     /// The work-items of a group in kernels of one dimension; `GROUP` in their sources.
@@ -34,8 +35,8 @@ pub struct Device {
     pub items: usize,
     /// The units of work that keep the device busy.
     pub units: u64,
-    /// The groups that keep the device busy.
-    most_groups: u64,
+    /// The elements that a work-item of an expression computes: a vector, or several on a CPU.
+    pub per_item: u64,
     max_allocation: u64,
     /// Whether the driver has told that nothing works any more.
     pub lost: AtomicBool,
@@ -79,7 +80,7 @@ impl Device {
         let largest = device_number(api, id, api::DEVICE_MAX_WORK_GROUP_SIZE) as usize;
         // A CPU's thread runs a group's work-items one after another.
         let wanted: usize = if is_cpu { 64 } else { 256 };
-        let group = wanted.min(largest.max(1).next_power_of_two());
+        let group = wanted.min(1 << largest.max(1).ilog2());
         // Vectors are the CPU's own; a GPU's work-items load 16 bytes at best.
         let native = device_number(api, id, api::DEVICE_NATIVE_VECTOR_WIDTH_FLOAT) as usize;
         let width = if is_cpu { native.next_power_of_two().clamp(4, 16) } else { 4 };
@@ -95,17 +96,18 @@ impl Device {
         let options = format!("-cl-std=CL1.2 {shapes}{rounding} {own}");
         let driver = device_text(api, id, api::DRIVER_VERSION);
         let identity = format!("{name} {} {driver}", device_text(api, id, api::DEVICE_VERSION));
-        let streams = (0..=STREAMS).map(|_| Stream::new(api, context, id));
+        let streams = (0..=STREAMS).map(|number| Stream::new(api, (context, id), number));
         let streams = streams.collect::<Result<Vec<Stream>>>()?;
         Ok(Device {
             api,
             context,
+            id,
             float64,
             group,
             width,
             items,
             units,
-            most_groups: 1 << 20,
+            per_item: if is_cpu { 32 } else { 8 },
             max_allocation: device_number(api, id, api::DEVICE_MAX_MEM_ALLOC_SIZE),
             lost: AtomicBool::new(false),
             streams,
@@ -206,19 +208,14 @@ impl Device {
         self.launch(kernel, stream, args, [groups, 1, 1], [self.group, 1, 1])
     }
 
-    /// Queues a kernel whose work-items share that many elements, however many there are.
+    /// Returns the first fault of kernels that ran before what a stream runs next.
     ///
     /// # Errors
-    /// The device's.
-    pub fn launch_grid(
-        &self,
-        kernel: &Kernel,
-        stream: &Stream,
-        args: &[Arg<'_>],
-        elements: u64,
-    ) -> Result<()> {
-        let groups = elements.div_ceil(self.group as u64).min(self.most_groups) as usize;
-        self.launch(kernel, stream, args, [groups, 1, 1], [self.group, 1, 1])
+    /// That one, or the device's.
+    pub fn faults(&self, stream: &Stream) -> Result<()> {
+        let after = stream.after.load(Ordering::Relaxed);
+        let streams = self.streams.iter().enumerate();
+        streams.filter(|(number, _)| after >> number & 1 != 0).try_for_each(|(_, s)| s.faults())
     }
 }
 

@@ -1,5 +1,7 @@
 //! Events: markers in a queue, with the device's time.
 
+use std::sync::atomic::Ordering;
+
 use keyfold_plugin::{Error, ErrorKind, Result};
 
 use crate::api::{self, Api, Handle, status_name};
@@ -12,6 +14,8 @@ pub struct Event {
     api: &'static Api,
     handle: Handle,
     context: Handle,
+    /// The queue's device, and the streams whose work comes before the event.
+    after: (Handle, u32),
 }
 
 // SAFETY: OpenCL's functions on events may be called from any thread.
@@ -38,7 +42,8 @@ impl Event {
             (api.clEnqueueMarkerWithWaitList)(stream.queue, 0, std::ptr::null(), &raw mut handle)
         };
         check(status, "recording an event")?;
-        let event = Event { api, handle, context: device.context };
+        let after = (device.id, stream.after.load(Ordering::Relaxed));
+        let event = Event { api, handle, context: device.context, after };
         // SAFETY: as above.
         check(unsafe { (api.clFlush)(stream.queue) }, "recording an event")?;
         Ok(event)
@@ -50,6 +55,9 @@ impl Event {
     /// # Errors
     /// The device's.
     pub fn hold(&self, device: &Device, stream: &Stream) -> Result<()> {
+        if self.after.0 == device.id {
+            stream.after.fetch_or(self.after.1, Ordering::Relaxed);
+        }
         if self.context != device.context {
             return self.wait();
         }

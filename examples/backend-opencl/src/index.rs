@@ -197,11 +197,12 @@ pub fn execute(device: &Device, stream: &Stream, call: &Execution<'_, Buffer>) -
     let kernel = device
         .programs
         .kernel(("index", key), || source(device, mode, x.dtype, rank, count_of_lists))?;
-    let tag = stream.expect(name, call.operator());
+    let expected = stream.expect(name, call.operator())?;
     let ([pv, av], [px, ax]) = (values.args(), x.args());
     let mut args = vec![pv, av, px, ax];
     args.extend(lists.iter().map(|list| Arg::Buffer(list.buffer().handle)));
     args.extend([&starts, &outer, &within, &sizes].map(|bytes| Arg::Bytes(bytes)));
-    args.extend([Arg::U64(items), Arg::U64(inner), Arg::Buffer(stream.word), Arg::I32(tag)]);
+    args.extend([Arg::U64(items), Arg::U64(inner)]);
+    args.extend([Arg::Buffer(stream.records), Arg::I32(expected.record)]);
     device.launch_items(&kernel, stream, &args, items)
 }

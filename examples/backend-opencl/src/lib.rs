@@ -143,7 +143,7 @@ impl Backend for OpenCl {
     ) -> Result<()> {
         self.on(source.device(), |device| {
             let stream = device.stream(stream);
-            stream.faults()?;
+            device.faults(stream)?;
             match bytes {
                 [] => Ok(()),
                 _ => stream.read(source.buffer().handle, source.byte_offset(), bytes),
@@ -189,9 +189,10 @@ impl Backend for OpenCl {
 
     fn synchronize(&self, device: u32) -> Result<()> {
         self.on(device, |device| {
-            let outcomes: Vec<Result<()>> =
+            let waited: Vec<Result<()>> =
                 device.streams.iter().map(stream::Stream::finish).collect();
-            outcomes.into_iter().collect()
+            waited.into_iter().collect::<Result<()>>()?;
+            device.streams.iter().try_for_each(stream::Stream::faults)
         })
     }
 

@@ -1,5 +1,7 @@
 //! Queues, and the errors of what they run late.
 
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use keyfold_plugin::{Error, ErrorKind, Result};
@@ -7,28 +9,43 @@ use keyfold_plugin::{Error, ErrorKind, Result};
 use crate::api::{self, Api, Handle};
 use crate::loader::check;
 
+/// The calls whose kernels may have found a fault before the host has to look.
+const RECORDS: usize = 64;
+/// The bytes of a record: whether it is one, the dimension, and the position.
+const RECORD: usize = 16;
+
+/// A call whose kernel may find a position out of range.
 struct Pending {
-    tag: i32,
+    record: usize,
     operation: &'static str,
     operator: String,
 }
 
 #[derive(Default)]
 struct State {
-    next: i32,
-    /// Calls since the last look at the fault word whose kernels may write it.
+    /// The record of the next such call.
+    next: usize,
     pending: Vec<Pending>,
+    /// Faults that no call has returned yet.
+    found: VecDeque<Error>,
     /// The operator of the last call.
     last: String,
 }
 
-/// An in-order queue. Kernels write the first fault to its fault word: the call's tag, the
-/// dimension, and the position.
+/// An in-order queue. A kernel that finds a position out of range writes it to its call's record.
 pub struct Stream {
     api: &'static Api,
     pub queue: Handle,
-    pub word: Handle,
+    pub records: Handle,
     state: Mutex<State>,
+    /// The streams whose work it has waited for, as bits, itself among them.
+    pub after: AtomicU32,
+}
+
+/// The record of a call, until its kernel is queued.
+pub struct Expected<'a> {
+    pub record: i32,
+    _state: MutexGuard<'a, State>,
 }
 
 // SAFETY: OpenCL's functions on queues and buffers may be called from any thread.
@@ -37,29 +54,34 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// Makes a queue.
+    /// Makes the queue of a number.
     ///
     /// # Errors
     /// The device's.
-    pub fn new(api: &'static Api, context: Handle, device: Handle) -> Result<Stream> {
+    pub fn new(
+        api: &'static Api,
+        (context, device): (Handle, Handle),
+        number: usize,
+    ) -> Result<Stream> {
         let (mut made, mut allocated) = (0, 0);
         // SAFETY: a device of the context.
-        let (queue, word) = unsafe {
+        let (queue, records) = unsafe {
             (
                 (api.clCreateCommandQueue)(context, device, api::QUEUE_PROFILING, &raw mut made),
                 (api.clCreateBuffer)(
                     context,
                     api::MEM_READ_WRITE,
-                    16,
+                    RECORDS * RECORD,
                     std::ptr::null_mut(),
                     &raw mut allocated,
                 ),
             )
         };
         check(made, "making a queue")?;
-        check(allocated, "allocating the fault word")?;
-        let stream = Stream { api, queue, word, state: Mutex::default() };
-        stream.reset()?;
+        check(allocated, "allocating the records of faults")?;
+        let (state, after) = (Mutex::default(), AtomicU32::new(1 << number));
+        let stream = Stream { api, queue, records, state, after };
+        check(stream.blocking_write(&[0; RECORDS * RECORD], records, 0), "clearing its records")?;
         Ok(stream)
     }
 
@@ -67,17 +89,18 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reset(&self) -> Result<()> {
-        self.write(&[0; 16], self.word, 0)
-    }
-
     /// Copies host bytes to a buffer and waits.
     ///
     /// # Errors
     /// The device's.
     pub fn write(&self, bytes: &[u8], to: Handle, at: usize) -> Result<()> {
+        let status = self.blocking_write(bytes, to, at);
+        self.waited(status, "uploading")
+    }
+
+    fn blocking_write(&self, bytes: &[u8], to: Handle, at: usize) -> api::Status {
         // SAFETY: the caller's buffer has that many bytes there.
-        let status = unsafe {
+        unsafe {
             (self.api.clEnqueueWriteBuffer)(
                 self.queue,
                 to,
@@ -89,8 +112,7 @@ impl Stream {
                 std::ptr::null(),
                 std::ptr::null_mut(),
             )
-        };
-        self.waited(status, "uploading")
+        }
     }
 
     /// Copies bytes of a buffer to the host, after everything queued before.
@@ -98,8 +120,13 @@ impl Stream {
     /// # Errors
     /// The device's.
     pub fn read(&self, from: Handle, at: usize, bytes: &mut [u8]) -> Result<()> {
+        let status = self.blocking_read(from, at, bytes);
+        self.waited(status, "downloading")
+    }
+
+    fn blocking_read(&self, from: Handle, at: usize, bytes: &mut [u8]) -> api::Status {
         // SAFETY: as above.
-        let status = unsafe {
+        unsafe {
             (self.api.clEnqueueReadBuffer)(
                 self.queue,
                 from,
@@ -111,8 +138,7 @@ impl Stream {
                 std::ptr::null(),
                 std::ptr::null_mut(),
             )
-        };
-        self.waited(status, "downloading")
+        }
     }
 
     /// Returns the error of a status that waiting for the queue gave.
@@ -138,60 +164,67 @@ impl Stream {
         last.push_str(operator);
     }
 
-    /// Notes a call whose kernel may find a position out of range, and returns its tag.
-    pub fn expect(&self, operation: &'static str, operator: &str) -> i32 {
+    /// Notes a call whose kernel may find a position out of range. The kernel is to be queued before
+    /// the returned guard is dropped, so that nobody looks at the record earlier.
+    ///
+    /// # Errors
+    /// The device's, if it has to look at all records first.
+    pub fn expect(&self, operation: &'static str, operator: &str) -> Result<Expected<'_>> {
         let mut state = self.state();
-        state.next = state.next.checked_add(1).unwrap_or(1);
-        let tag = state.next;
-        state.pending.push(Pending { tag, operation, operator: operator.to_owned() });
-        tag
+        if state.pending.len() == RECORDS {
+            self.look(&mut state)?;
+        }
+        let record = state.next;
+        state.next = (record + 1) % RECORDS;
+        state.pending.push(Pending { record, operation, operator: operator.to_owned() });
+        Ok(Expected { record: record as i32, _state: state })
     }
 
-    /// Returns the fault that kernels found since the last look, after everything queued before.
+    /// Reads the records of all pending calls, whose kernels have run then.
+    fn look(&self, state: &mut State) -> Result<()> {
+        if state.pending.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = [0; RECORDS * RECORD];
+        check(self.blocking_read(self.records, 0, &mut bytes), "reading the records of faults")?;
+        for Pending { record, operation, operator } in state.pending.drain(..) {
+            let at = record * RECORD;
+            let number = |from: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|k| bytes[from + k]));
+            if number(at) == 0 {
+                continue;
+            }
+            let status = self.blocking_write(&[0; RECORD], self.records, at);
+            check(status, "clearing a record of a fault")?;
+            let (dim, low, high) = (number(at + 4), number(at + 8), number(at + 12));
+            let position = i64::from(high) << 32 | i64::from(low.cast_unsigned());
+            let operator = if operator.is_empty() { operation } else { &operator };
+            let text = format!(
+                "position {position} is out of range for dimension {dim} of the tensor that is \
+                 indexed"
+            );
+            state.found.push_back(Error::new(ErrorKind::Index, text).late(operator));
+        }
+        Ok(())
+    }
+
+    /// Returns the first fault of a kernel that no call has returned yet, after everything queued
+    /// before.
     ///
     /// # Errors
     /// That one, or the device's.
     pub fn faults(&self) -> Result<()> {
-        let pending = std::mem::take(&mut self.state().pending);
-        let Some(latest) = pending.last().map(|pending| pending.tag) else {
-            return Ok(());
-        };
-        let mut word = [0; 16];
-        self.read(self.word, 0, &mut word)?;
-        let number = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| word[at + i]));
-        let (tag, dim) = (number(0), number(4));
-        if tag == 0 {
-            return Ok(());
-        }
-        self.reset()?;
-        let position = i64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| word[8 + i]));
-        let found = pending.into_iter().find(|pending| pending.tag == tag);
-        let Some(Pending { operation, operator, .. }) = found else {
-            return Err(Error::new(
-                ErrorKind::KernelFailed,
-                format!("a kernel of a call after number {latest} is at fault"),
-            )
-            .late("opencl"));
-        };
-        let operator = if operator.is_empty() { operation } else { &operator };
-        Err(Error::new(
-            ErrorKind::Index,
-            format!(
-                "position {position} is out of range for dimension {dim} of the tensor that is \
-                 indexed"
-            ),
-        )
-        .late(operator))
+        let mut state = self.state();
+        self.look(&mut state)?;
+        state.found.pop_front().map_or(Ok(()), Err)
     }
 
     /// Waits for everything queued.
     ///
     /// # Errors
-    /// The device's, and faults.
+    /// The device's.
     pub fn finish(&self) -> Result<()> {
         // SAFETY: a live queue.
         let status = unsafe { (self.api.clFinish)(self.queue) };
-        self.waited(status, "waiting")?;
-        self.faults()
+        self.waited(status, "waiting")
     }
 }

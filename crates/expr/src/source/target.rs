@@ -78,7 +78,9 @@ impl Target {
             "DEVICE" => ("__device__ __forceinline__", "static inline"),
             "KERNEL" => ("extern \"C\" __global__ void __launch_bounds__(512)", "__kernel void"),
             "GLOBAL" => ("", "__global"),
-            "RESTRICT" => ("__restrict__", "restrict"),
+            // In OpenCL a work-item reads its elements before it writes one, so that the result may be
+            // an input, without another program for that.
+            "RESTRICT" => ("__restrict__", ""),
             "LANE" => {
                 ("(unsigned long long)blockIdx.x * blockDim.x + threadIdx.x", "get_global_id(0)")
             }

@@ -21,15 +21,16 @@ inline void locate(ulong rest, const Loop *l, At *at) {
     }
 }
 
-// Adds the positions' distances to at->x; false, and the fault word written, if one is out of range.
-inline int find(At *at, const Indexed *indexed, PLACES, global int *fault, int tag) {
+// Adds the positions' distances to at->x; false, and the call's record written, if one is out of range.
+inline int find(At *at, const Indexed *indexed, PLACES, global int *records, int call) {
     for (int k = 0; k < POSITIONS; k++) {
         long given = PLACE(k)[at->p[k]], i = given < 0 ? given + indexed->size[k] : given;
         if (i < 0 || i >= indexed->size[k]) {
-            if (atomic_cmpxchg(fault, 0, tag) == 0) {
-                fault[1] = (int)indexed->dim[k];
-                fault[2] = (int)(uint)(ulong)given;
-                fault[3] = (int)(uint)((ulong)given >> 32);
+            global int *record = records + 4 * call;
+            if (atomic_cmpxchg(record, 0, 1) == 0) {
+                record[1] = (int)indexed->dim[k];
+                record[2] = (int)(uint)(ulong)given;
+                record[3] = (int)(uint)((ulong)given >> 32);
             }
             return 0;
         }
@@ -40,7 +41,7 @@ inline int find(At *at, const Indexed *indexed, PLACES, global int *fault, int t
 
 kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void run(global T_x *pv, long av, global T_x *px, long ax, PLACES, Starts starts, Loop outer,
-         Loop inner, Indexed indexed, ulong count, ulong inner_count, global int *fault, int tag) {
+         Loop inner, Indexed indexed, ulong count, ulong inner_count, global int *records, int call) {
     ulong me = get_global_id(0);
     if (me >= count) return;
     At first = {av, ax, {0}};
@@ -51,11 +52,11 @@ void run(global T_x *pv, long av, global T_x *px, long ax, PLACES, Starts starts
     for (ulong i = 0; i < inner_count; i++) {
         At at = first;
         locate(i, &inner, &at);
-        if (!find(&at, &indexed, GIVEN, fault, tag)) continue;
+        if (!find(&at, &indexed, GIVEN, records, call)) continue;
         STORE_x(px, at.x, (C_x)sum_of(LOAD_x(px, at.x), LOAD_x(pv, at.values)));
     }
 #else
-    if (!find(&first, &indexed, GIVEN, fault, tag)) return;
+    if (!find(&first, &indexed, GIVEN, records, call)) return;
 #if MODE == READ
     STORE_x(pv, first.values, LOAD_x(px, first.x));
 #else

@@ -1,6 +1,7 @@
 //! The text of a kernel: a function of one element, and the loop over the elements.
 
 mod element;
+mod lanes;
 mod signature;
 mod structs;
 mod vectors;
@@ -11,6 +12,7 @@ use std::fmt::Write as _;
 
 use keyfold_core::{DType, Error, ErrorKind, Result};
 
+use self::lanes::Lanes;
 use super::names::UniqueNames;
 use super::target::{Words, spell};
 use super::{KernelSource, Layout, Options, helpers, steps};
@@ -39,6 +41,8 @@ pub(super) struct Writer<'a> {
     /// Whether a fault is possible.
     faults: bool,
     vector: u32,
+    /// The vectors that it computes; `None` for one element after another.
+    lanes: Option<Lanes>,
 }
 
 impl<'a> Writer<'a> {
@@ -70,7 +74,8 @@ impl<'a> Writer<'a> {
                 _ => {}
             }
         }
-        let loaded = loaded.into_iter().collect();
+        let loaded: Vec<u32> = loaded.into_iter().collect();
+        let lanes = Lanes::of(lowered, options, &loaded);
         let mut writer = Writer {
             lowered,
             options,
@@ -82,8 +87,9 @@ impl<'a> Writer<'a> {
             shape,
             faults,
             vector: 1,
+            lanes,
         };
-        writer.vector = writer.vector();
+        writer.vector = lanes.map_or_else(|| writer.vector(), |lanes| lanes.width);
         writer
     }
 
@@ -174,7 +180,10 @@ impl<'a> Writer<'a> {
         }
         let mut kernel = String::new();
         self.structs(&mut kernel);
-        self.element(&mut kernel)?;
+        match self.lanes {
+            Some(lanes) => self.lane_functions(lanes, &mut kernel),
+            None => self.element(&mut kernel)?,
+        }
         self.kernel(&parameters, &mut kernel)?;
         text += &self.spell(&kernel);
         Ok(KernelSource {

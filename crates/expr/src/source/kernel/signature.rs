@@ -10,7 +10,8 @@ impl Writer<'_> {
     pub(super) fn parameters(&self) -> Vec<Parameter> {
         let mut all = Vec::new();
         let mut add = |name: &str, ty: String, argument| {
-            all.push(Parameter { name: name.into(), ty: self.spell(&ty), argument });
+            let ty = self.spell(&ty).trim_end().to_owned();
+            all.push(Parameter { name: name.into(), ty, argument });
         };
         let name = &self.options.name;
         let inputs = self.lowered.inputs();

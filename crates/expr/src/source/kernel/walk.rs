@@ -5,7 +5,7 @@ use keyfold_core::Result;
 use super::element::ValueScope;
 use super::{Writer, line, write_all};
 use crate::lower::StepId;
-use crate::source::{Layout, Parameter};
+use crate::source::{Layout, Parameter, Target};
 
 impl Writer<'_> {
     /// # Errors
@@ -34,9 +34,10 @@ impl Writer<'_> {
         }
         line(text, 1, format_args!("const $U64 lane = $LANE;"));
         line(text, 1, format_args!("const $U64 lanes = $LANES;"));
-        match self.options.layout {
-            Layout::Contiguous => self.contiguous(text),
-            Layout::Strided => self.strided(text),
+        match (self.options.layout, self.lanes) {
+            (Layout::Contiguous, Some(lanes)) => self.lane_loop(lanes, text),
+            (Layout::Contiguous, None) => self.contiguous(text),
+            (Layout::Strided, _) => self.strided(text),
         }
         text.push_str("}\n");
         Ok(())
@@ -61,7 +62,10 @@ impl Writer<'_> {
         for data in &walked {
             line(text, 2, format_args!("$I64 {data}_place = {};", self.offset("", data, "0")));
         }
-        line(text, 0, format_args!("#pragma unroll"));
+        // OpenCL's compilers run at the first call, and take as long again for an unrolled loop.
+        if self.options.target == Target::CudaC {
+            line(text, 0, format_args!("#pragma unroll"));
+        }
         line(text, 2, format_args!("for (int d = 0; d < {}; ++d) {{", self.options.dims));
         for statement in [
             "if (d >= strides.dims) break;",

@@ -331,6 +331,7 @@ impl CompiledExpression {
     fn views(&self, inputs: &[&Tensor], out: &Tensor) -> Result<(Vec<Tensor>, Access)> {
         let signature = self.lowered.signature();
         let (mut in_place, mut contiguous) = (None, out.is_contiguous());
+        let target = self.backend.target();
         let mut views = Vec::with_capacity(inputs.len());
         for (at, input) in inputs.iter().enumerate() {
             signature.check_rank(at, input.ndim())?;
@@ -340,18 +341,21 @@ impl CompiledExpression {
             }
             let view = match (input.touches(out), in_place) {
                 (false, _) => input.broadcast_to(out.shape())?,
+                // In OpenCL any input may be the result.
+                (true, _) if input.dtype() == out.dtype() && target == Target::OpenClC => {
+                    (*input).clone()
+                }
                 (true, None) if input.dtype() == out.dtype() => {
                     in_place = Some(at as u32);
                     (*input).clone()
                 }
-                // The kernel's pointers share no memory, except for one input in place.
+                // In CUDA pointers share no memory, except for one input in place.
                 (true, _) => input.copy()?,
             };
             contiguous &= view.is_contiguous();
             views.push(view);
         }
         let layout = if contiguous { Layout::Contiguous } else { Layout::Strided };
-        let target = self.backend.target();
         let device = out.device().index().into();
         Ok((views, Access { device, target, layout, in_place }))
     }
