@@ -200,7 +200,7 @@ fn wrong_options_say_what_there_is() {
         "there is no operator 'aten::nothing', and no check of that name",
     );
     refused(only("matmul"), "did you mean 'aten::matmul'?");
-    refused(only("aten::matmull"), "did you mean 'aten::matmul'?");
+    refused(only("aten::matmull"), "did you mean 'aten::matmul'");
     let complex = Options { dtype: Some(DType::C64), ..only("aten::argmax") };
     refused(complex, "no case has this group, operator, dtype and number together");
     refused(

@@ -52,9 +52,11 @@ fn defined(error: f64) -> f64 {
     if error.is_nan() { 0.0 } else { error }
 }
 
-/// Returns the product of an error bound and a magnitude; an infinity is exact.
+/// Returns the product of an error bound and a magnitude, which doesn't underflow to an exact result;
+/// an infinity is exact.
 fn scaled(bound: f64, size: f64) -> f64 {
-    if size.is_finite() { bound * size } else { 0.0 }
+    let smallest = if bound > 0.0 && size > 0.0 { f64::from_bits(1) } else { 0.0 };
+    if size.is_finite() { (bound * size).max(smallest) } else { 0.0 }
 }
 
 /// Returns whether the sign of an exact zero is defined for a step's result.
