@@ -27,6 +27,11 @@ for python in $pythons; do
         --group test
     "$folder/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
         --force-reinstall --no-deps "$wheel"
-    # Warnings are errors in there, too; PATH is where tests look for the console script.
-    (PATH="$folder/bin:$PATH" && export PATH && "$folder/bin/python" -m pytest -q)
+    # Warnings are errors in there, too; PATH is where tests look for the console script. The proofs of
+    # the examples' devices are of Rust code that is the same for each Python.
+    (PATH="$folder/bin:$PATH" && export PATH && "$folder/bin/python" -m pytest -q \
+        --ignore tests/devices/test_opencl_conformance.py \
+        --ignore tests/devices/test_opencl_kernels.py \
+        --ignore tests/devices/test_opencl_faults.py \
+        --ignore tests/packaging/test_guide.py)
 done

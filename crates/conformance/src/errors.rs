@@ -125,7 +125,7 @@ enum Reported {
     /// The call is an error.
     AtOnce(Error),
     /// The call is queued, and has this result.
-    Later(Tensor),
+    Later(Box<Tensor>),
     /// The backend lacks the operation.
     Lacking(String),
 }
@@ -137,7 +137,7 @@ fn call(target: &Target, mistake: &Mistake, dtype: DType, position: i128) -> Res
     let values = (mistake.arguments)(&x, &at);
     let args: Vec<ValueRef<'_>> = values.iter().map(Value::as_ref).collect();
     Ok(match dispatcher().call(mistake.operator, &args) {
-        Ok(result) => Reported::Later(result.into_tensor()?),
+        Ok(result) => Reported::Later(Box::new(result.into_tensor()?)),
         Err(error) => match refusal(&error, &*target.backend) {
             Some(reason) => Reported::Lacking(reason),
             None => Reported::AtOnce(error),
@@ -216,7 +216,7 @@ fn fails_both_reads(
             Reported::Lacking(reason) => return Ok(Outcome::Lacking(reason)),
             // The error may be the first call's.
             Reported::AtOnce(_) => return spares_later_calls(target, mistake, dtype, position),
-            Reported::Later(result) => results.push(result),
+            Reported::Later(result) => results.push(*result),
         }
     }
     let reads = results.iter().map(elements);

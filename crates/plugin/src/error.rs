@@ -189,7 +189,7 @@ pub(crate) unsafe fn drop_boxed<T>(pointer: *mut c_void) {
     // SAFETY: the contract.
     let value = unsafe { Box::from_raw(pointer.cast::<T>()) };
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        std::mem::forget(payload);
+        let _ = std::mem::ManuallyDrop::new(payload);
     }
 }
 

@@ -7,8 +7,11 @@ use super::{Expected, Given, accumulator, sum_error};
 use crate::array::Array;
 use crate::number::{Number, unit, wrap};
 
+/// Returns the results for a lane's elements as a dtype, each with its error.
+type OfLane = fn(&[Number], DType) -> Vec<(Number, f64)>;
+
 pub(super) fn expected(name: &str, given: &Given<'_>) -> Option<Expected> {
-    let along: fn(&[Number], DType) -> Vec<(Number, f64)> = match name {
+    let along: OfLane = match name {
         "aten::cumsum" => sums,
         "aten::cumprod" => products,
         _ => return None,
@@ -19,12 +22,7 @@ pub(super) fn expected(name: &str, given: &Given<'_>) -> Option<Expected> {
 }
 
 /// Returns the results of a function of the elements of each lane, with their errors.
-fn cumulative(
-    x: &Array,
-    dim: usize,
-    dtype: DType,
-    along: fn(&[Number], DType) -> Vec<(Number, f64)>,
-) -> Expected {
+fn cumulative(x: &Array, dim: usize, dtype: DType, along: OfLane) -> Expected {
     let mut expected = Expected::empty(dtype, &x.shape);
     expected.array.items = vec![Number::Whole(0); x.items.len()];
     expected.errors = vec![0.0; x.items.len()];

@@ -32,7 +32,7 @@ pub(crate) enum LaunchDefect {
     /// They are queued on the default stream.
     IgnoresStream,
     /// The input waits in one place for all threads.
-    SharesScratch(Mutex<Option<Tensor>>),
+    SharesScratch(Box<Mutex<Option<Tensor>>>),
 }
 
 impl Wrapped {

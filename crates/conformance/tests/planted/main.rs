@@ -152,7 +152,7 @@ fn a_kernel_on_another_stream() {
 
 #[test]
 fn a_buffer_that_threads_share() {
-    let report = found_in_launches(LaunchDefect::SharesScratch(Mutex::default()));
+    let report = found_in_launches(LaunchDefect::SharesScratch(Box::default()));
     assert_named(&report, Symptom::Threads, "operators on threads");
 }
 

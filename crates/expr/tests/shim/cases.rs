@@ -107,8 +107,8 @@ impl Numbers {
             (0.785, limit),
         ];
         let (re, im) = pairs[self.next() as usize % pairs.len()];
-        let (re, im) = if self.next() % 2 == 0 { (re, im) } else { (im, re) };
-        let im = if self.next() % 2 == 0 { im } else { -im };
+        let (re, im) = if self.next().is_multiple_of(2) { (re, im) } else { (im, re) };
+        let im = if self.next().is_multiple_of(2) { im } else { -im };
         [re, im].map(|value| element_bytes(Scalar::Float(value), part)).concat()
     }
 

@@ -3,6 +3,7 @@
 //! No function unwinds: a panic, such as one of a Rust kernel that the plugin calls, becomes an
 //! error, or is dropped where a function has none.
 
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
@@ -107,7 +108,7 @@ fn guarded(run: impl FnOnce() -> Result<()>) -> *mut HostError {
 fn without_error<T>(run: impl FnOnce() -> T) -> Option<T> {
     let outcome = catch_unwind(AssertUnwindSafe(run));
     // The payload is leaked, since its destructor is unknown code that may panic.
-    outcome.map_err(std::mem::forget).ok()
+    outcome.map_err(ManuallyDrop::new).ok()
 }
 
 unsafe extern "C" fn define(registrar: *mut HostRegistrar, schema: Text) -> *mut HostError {

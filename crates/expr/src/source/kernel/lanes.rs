@@ -27,8 +27,8 @@ impl Lanes {
         let steps = lowered.steps();
         let last = steps.last()?;
         let inputs = loaded.iter().map(|input| lowered.inputs()[*input as usize]);
-        let float = steps.iter().map(|step| step.dtype).chain(inputs.clone());
-        let float = float.filter(|dtype| matches!(dtype, DType::F32 | DType::F64)).next()?;
+        let mut dtypes = steps.iter().map(|step| step.dtype).chain(inputs.clone());
+        let float = dtypes.find(|dtype| matches!(dtype, DType::F32 | DType::F64))?;
         let width = options.vector.unwrap_or(16).min((BYTES / float.size()) as u32);
         let lanes = Lanes { float, width };
         let fits = |dtype: DType| dtype == float || dtype == DType::Bool;
