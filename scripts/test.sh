@@ -25,7 +25,9 @@ check_lint() {
     if has_cargo_tool fmt; then
         step "cargo fmt --check"
         "$CARGO" fmt --all --check
-        "$CARGO" fmt --manifest-path fuzz/Cargo.toml --check
+        for manifest in fuzz/Cargo.toml examples/*/Cargo.toml; do
+            "$CARGO" fmt --manifest-path "$manifest" --check
+        done
     else
         leave_out "cargo fmt: not installed (rustup component add rustfmt)"
     fi
@@ -35,6 +37,10 @@ check_lint() {
     if has_cargo_tool clippy; then
         step "cargo clippy"
         "$CARGO" clippy --workspace --all-targets -- -D warnings
+        for manifest in examples/*/Cargo.toml; do
+            "$CARGO" clippy --quiet --manifest-path "$manifest" --target-dir "$TARGET/examples" \
+                -- -D warnings
+        done
     else
         leave_out "cargo clippy: not installed (rustup component add clippy)"
     fi

@@ -44,12 +44,12 @@ impl<const K: usize> Loop<K> {
         if size == 1 {
             return Ok(());
         }
-        if let Some(last) = self.rank.checked_sub(1) {
-            if (0..K).all(|k| self.steps[k][last] == steps[k] * size) {
-                self.shape[last] *= size;
-                (0..K).for_each(|k| self.steps[k][last] = steps[k]);
-                return Ok(());
-            }
+        if let Some(last) = self.rank.checked_sub(1)
+            && (0..K).all(|k| self.steps[k][last] == steps[k] * size)
+        {
+            self.shape[last] *= size;
+            (0..K).for_each(|k| self.steps[k][last] = steps[k]);
+            return Ok(());
         }
         if self.rank == MAX_RANK {
             return Err(Error::not_supported(format!(

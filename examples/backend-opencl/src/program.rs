@@ -108,10 +108,10 @@ impl Programs {
 
     /// Returns a built program: of the cached binary if there is a usable one, else of the source.
     fn program(&self, name: &str, source: &str) -> Result<Handle> {
-        if let Some(binary) = self.cache.read(source) {
-            if let Some(program) = self.of_binary(&binary) {
-                return Ok(program);
-            }
+        if let Some(binary) = self.cache.read(source)
+            && let Some(program) = self.of_binary(&binary)
+        {
+            return Ok(program);
         }
         let program = self.of_source(name, source)?;
         if let Some(binary) = self.binary(program) {
