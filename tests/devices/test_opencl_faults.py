@@ -274,8 +274,20 @@ def test_a_program_with_an_error_is_shown_with_its_lines(
     with kf.load_plugin(opencl_library):
         x = there([[1.0]])
         parts = ["aten::matmul: the OpenCL program matmul doesn't compile", "| kernel "]
-        with raises_saying(kf.KernelFailed, *parts, "CL_BUILD_PROGRAM_FAILURE"):
+        options = "CL_BUILD_PROGRAM_FAILURE (-11), with KEYFOLD_OPENCL_OPTIONS=-Dkernel=kernal"
+        with raises_saying(kf.KernelFailed, *parts, options):
             _ = x @ x
+
+
+def test_memory_beyond_the_devices_is_refused(faulty, opencl_library, raises_saying):
+    faulty.setenv("KEYFOLD_TEST_MEMORY", "1000000")
+    with kf.load_plugin(opencl_library):
+        x = kf.empty(200_000, dtype="float32", device="opencl")
+        with raises_saying(kf.OutOfMemory, "800000 bytes are more than", "of 1000000 are in use"):
+            kf.empty(200_000, dtype="float32", device="opencl")
+        del x
+        gc.collect()
+        assert kf.zeros(200_000, dtype="float32", device="opencl").sum().item() == 0.0
 
 
 # Programs on disk

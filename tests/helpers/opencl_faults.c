@@ -5,7 +5,7 @@
  * call of every function here. Calls are counted from the last change of the variable.
  *
  * KEYFOLD_TEST_PLATFORMS: "none"; "twice", the first platform two times; "empty", one without devices
- * before the others. */
+ * before the others. KEYFOLD_TEST_MEMORY: the bytes of each device. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -114,8 +114,17 @@ int clGetDeviceIDs(handle platform, uint64_t type, uint32_t count, handle *to, u
     return fault != 0 ? fault : real(platform, type, count, to, told);
 }
 
-STATUS(clGetDeviceInfo, (handle d, uint32_t p, size_t n, void *to, size_t *told),
-       (d, p, n, to, told))
+int clGetDeviceInfo(handle device, uint32_t property, size_t size, void *to, size_t *told) {
+    int (*real)(handle, uint32_t, size_t, void *, size_t *) = dlsym(RTLD_NEXT, "clGetDeviceInfo");
+    const char *memory = getenv("KEYFOLD_TEST_MEMORY");
+    int fault = fault_of("clGetDeviceInfo");
+    if (fault == 0) fault = real(device, property, size, to, told);
+    /* CL_DEVICE_GLOBAL_MEM_SIZE */
+    if (fault == 0 && property == 0x101f && memory != NULL && to != NULL && size == 8)
+        *(uint64_t *)to = strtoull(memory, NULL, 10);
+    return fault;
+}
+
 MAKES(clCreateContext,
       (const intptr_t *p, uint32_t n, const handle *d, void *f, void *u, int *status),
       (p, n, d, f, u, status))

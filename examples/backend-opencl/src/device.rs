@@ -1,7 +1,8 @@
 //! A device: its queues, its programs, and launches of their kernels.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use keyfold_plugin::{Error, Result};
 
@@ -14,7 +15,7 @@ use crate::stream::Stream;
 pub const STREAMS: usize = 4;
 
 /// The environment variable with further options of the compiler.
-const OPTIONS: &str = "KEYFOLD_OPENCL_OPTIONS";
+pub const OPTIONS: &str = "KEYFOLD_OPENCL_OPTIONS";
 
 /// The environment variable that says which kernels are chosen, `cpu` or `gpu`, whatever the device.
 const KERNELS: &str = "KEYFOLD_OPENCL_KERNELS";
@@ -38,6 +39,10 @@ pub struct Device {
     /// The elements that a work-item of an expression computes: a vector, or several on a CPU.
     pub per_item: u64,
     max_allocation: u64,
+    memory: u64,
+    /// The bytes of all buffers. Some drivers give more than the device has, until the system ends the
+    /// process.
+    used: Arc<AtomicU64>,
     /// Whether the driver has told that nothing works any more.
     pub lost: AtomicBool,
     /// The queues, and one more that new memory is cleared on.
@@ -109,6 +114,8 @@ impl Device {
             units,
             per_item: if is_cpu { 32 } else { 8 },
             max_allocation: device_number(api, id, api::DEVICE_MAX_MEM_ALLOC_SIZE),
+            memory: device_number(api, id, api::DEVICE_GLOBAL_MEM_SIZE),
+            used: Arc::default(),
             lost: AtomicBool::new(false),
             streams,
             programs: Programs::new(api, (context, id), &options, &identity),
@@ -125,13 +132,21 @@ impl Device {
     /// # Errors
     /// [`keyfold_plugin::ErrorKind::Memory`] if there is none left.
     pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
-        if bytes as u64 > self.max_allocation {
-            return Err(Error::new(
-                keyfold_plugin::ErrorKind::Memory,
-                format!(
-                    "{bytes} bytes are more than {} allocates at once, {}",
-                    self.name, self.max_allocation
-                ),
+        let size = bytes as u64;
+        let too_much = |text: String| Err(Error::new(keyfold_plugin::ErrorKind::Memory, text));
+        if size > self.max_allocation {
+            return too_much(format!(
+                "{bytes} bytes are more than {} allocates at once, {}",
+                self.name, self.max_allocation
+            ));
+        }
+        let used = self.used.fetch_add(size, Ordering::Relaxed);
+        // Given back where the allocation fails.
+        let reserved = Reserved { used: Arc::clone(&self.used), size };
+        if used.saturating_add(size) > self.memory {
+            return too_much(format!(
+                "{bytes} bytes are more than {} has left: {used} of {} are in use",
+                self.name, self.memory
             ));
         }
         let mut status = 0;
@@ -146,7 +161,7 @@ impl Device {
             )
         };
         loader::check(status, &format!("allocating {bytes} bytes on {}", self.name))?;
-        Ok(Buffer { api: self.api, handle, context: self.context })
+        Ok(Buffer { api: self.api, handle, context: self.context, _reserved: reserved })
     }
 
     /// Queues a kernel with groups of `local` work-items.
@@ -224,6 +239,19 @@ pub struct Buffer {
     api: &'static Api,
     pub handle: Handle,
     pub context: Handle,
+    _reserved: Reserved,
+}
+
+/// Bytes that count as used until it is dropped.
+struct Reserved {
+    used: Arc<AtomicU64>,
+    size: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.size, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: OpenCL's functions on buffers may be called from any thread.

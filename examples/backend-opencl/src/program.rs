@@ -8,6 +8,7 @@ use keyfold_plugin::{Error, ErrorKind, Result};
 
 use crate::api::{self, Api, Handle, status_name};
 use crate::cache::Cache;
+use crate::device::OPTIONS;
 use crate::loader::check;
 
 /// The name that every kernel of the backend has.
@@ -247,10 +248,14 @@ fn build_error(name: &str, source: &str, log: &str, status: i32) -> Error {
         .iter()
         .filter_map(|at| Some(format!("  {at:4} | {}", lines.get(at.checked_sub(1)?)?)))
         .collect();
+    let own = match std::env::var(OPTIONS) {
+        Ok(own) if !own.is_empty() => format!(", with {OPTIONS}={own}"),
+        _ => String::new(),
+    };
     Error::new(
         ErrorKind::KernelFailed,
         format!(
-            "the OpenCL program {name} doesn't compile: {}\n{}\n{log}",
+            "the OpenCL program {name} doesn't compile: {}{own}\n{}\n{log}",
             status_name(status),
             shown.join("\n")
         ),
