@@ -4,7 +4,9 @@
 mod bind;
 
 use keyfold::ops::{Form, Naming, Public, Row};
-use keyfold_core::{Error, ErrorKind, Result};
+#[cfg(not(feature = "abi3"))]
+use keyfold_core::ErrorKind;
+use keyfold_core::{Error, Result};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{CallContext, Dispatcher, Kernel, Tag};
 use keyfold_tensor::Value;
@@ -24,7 +26,9 @@ use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::classes::aten::Aten;
 use crate::classes::number_or_array::{Operand, operand};
 use crate::classes::packet;
-use crate::marshal::errors::{IntoPyResult, error, reworded};
+#[cfg(not(feature = "abi3"))]
+use crate::marshal::errors::error;
+use crate::marshal::errors::{IntoPyResult, reworded};
 use bind::{Objects, Parameters, is_none};
 
 /// An overload of an operator, and the one that writes into a tensor of the caller's, if there is one.
