@@ -40,7 +40,7 @@ COLUMNS = ("the copy", "keyfold", "keyfold, new result", "pyopencl", "NumPy")
 QUEUED = {"1": 100, "64k": 20}
 # The bar: microseconds of a call beyond the empty enqueue.
 BEYOND = 5.0
-# Who takes so many times longer than the fastest, and so much of a row's time, is timed once.
+# A peer with so many times the fastest's time, and so much of a row's time, is timed once.
 SLOW, TOO_LONG = 4.0, 10
 EMPTY = "C: an empty kernel"
 

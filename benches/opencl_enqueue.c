@@ -1,4 +1,4 @@
-/* What a C program pays for queueing an empty kernel on the first OpenCL device. The loader is opened
+/* The time in which a C program queues an empty kernel on the first OpenCL device. The loader is opened
    at run time, so no headers of OpenCL are needed. */
 #include <dlfcn.h>
 #include <stddef.h>

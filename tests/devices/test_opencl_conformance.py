@@ -11,7 +11,7 @@ from itertools import cycle
 
 import pytest
 
-# What loads the plugin in each process, and leaves a note of the fallbacks when it ends.
+# A program that loads the plugin in each process, and leaves a note of the fallbacks when it ends.
 LOADER = """\
 import atexit, os, pathlib
 import keyfold as kf

@@ -120,7 +120,7 @@ fn tensor(target: &Target, dtype: DType, shape: &[usize], items: &[i128]) -> Res
     Ok(Block::place(&*target.memory, target.device, &array, layout, (0, true))?.tensor)
 }
 
-/// What a call with a mistake did.
+/// The outcome of a call with a mistake.
 enum Reported {
     /// The call is an error.
     AtOnce(Error),

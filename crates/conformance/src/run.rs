@@ -95,7 +95,7 @@ impl Outcome {
     }
 }
 
-/// What a call did.
+/// The result of a call, and the bytes that it left.
 pub(crate) struct CallResult {
     /// The result's elements.
     pub(crate) got: Vec<Number>,

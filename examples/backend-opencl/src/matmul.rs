@@ -23,7 +23,7 @@ pub fn support(name: &str, input: Type, output: Type) -> Result<()> {
 struct Tile {
     /// The work-items, by columns and rows.
     items: [usize; 2],
-    /// What each of them computes: rows, and vectors of columns.
+    /// The rows, and the vectors of columns, that each of them computes.
     rows: usize,
     vectors: usize,
     /// The stretch of the factors that is in local memory at once.

@@ -8,8 +8,8 @@ use crate::stream::Stream;
 use crate::tensor::Place;
 use crate::types::{Type, prelude};
 
-/// What a launch does, as in the kernel's source: a unit's part, the results of all parts, both for
-/// neighbouring lanes.
+/// The part of the work that a launch does, as in the kernel's source: a unit's part, the results of all
+/// parts, both for neighbouring lanes.
 const COUNT: i32 = 1;
 const WRITE: i32 = 2;
 const LANES: i32 = 4;

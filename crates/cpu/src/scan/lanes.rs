@@ -166,7 +166,7 @@ struct Blocks<A> {
     from: *const A,
     len: usize,
     stage: Stage<A>,
-    /// What each block's elements combine to, then what all elements before it do; the last place is for the
+    /// The result of each block's elements, then that of all elements before it; the last place is for the
     /// elements behind the blocks.
     totals: [Option<A>; WIDTH + 1],
 }

@@ -298,7 +298,7 @@ fn the_layouts_of_released_versions_are_frozen() {
     assert_eq!((size_of::<HostTable>(), size_of::<Descriptor>()), (152, 56));
     assert_eq!((size_of::<Text>(), size_of::<IntSlice>(), size_of::<Argument>()), (16, 16, 24));
 }
-/// What `dlpack.h` and TVM FFI's `c_api.h` declare of what keyfold's headers declare, too.
+/// The declarations of `dlpack.h` and TVM FFI's `c_api.h` that keyfold's headers have, too.
 const OTHER_HEADERS: &str = "
 #include <stdint.h>
 #define DLPACK_DLPACK_H_

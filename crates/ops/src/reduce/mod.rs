@@ -163,7 +163,7 @@ fn infer_sum(
     Ok((reduction, dtype))
 }
 
-/// What a dtype has to hold, and which do.
+/// The values that a dtype has to hold, and the dtypes that do.
 pub(crate) const A_SUM: &str = "a sum; choose a dtype of numbers";
 
 /// Returns the dtype of sums and products of elements of a dtype.

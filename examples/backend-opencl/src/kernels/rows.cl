@@ -1,7 +1,7 @@
 // Softmax and its logarithm along lanes, computed in C_r. Units of work are those of reduce.cl.
 #define ACROSS 4
 
-// What a launch does: a unit's part, the results of all parts, both for neighbouring lanes.
+// The part of the work that a launch does: a unit's part, the results of all parts, both for neighbouring lanes.
 #define COUNT 1
 #define WRITE 2
 #define LANES 4

@@ -8,7 +8,7 @@
 
 typedef struct { long shape[KEPT]; long x[KEPT]; long r[KEPT]; } Kept;
 
-// What elements combine to. Its size is at most 16 bytes.
+// The type of a combined result. Its size is at most 16 bytes.
 #if OP == PROD && ACC_IS_FLOAT && FORM != 0
 // A product as a fraction and a power of 2: a part of a lane may overflow where the lane doesn't.
 typedef struct { ACC fraction; long exponent; } Part;
@@ -126,7 +126,7 @@ void run(global T_r *pr, long ar, global const T_x *px, long ax, Kept kept,
     uint me = get_local_id(0);
     ax += offsets(lane, &kept, &ar);
     ulong begin = count * stretch / stretches, end = count * (stretch + 1) / stretches;
-    // What all elements before the tile combine to; the lane's first tile has none.
+    // The result of all elements before the tile; the lane's first tile has none.
     int has_carry = stretch > 0;
     Part carry = of(0);
     if (has_carry) carry = parts[get_group_id(0)];
