@@ -172,7 +172,7 @@ def test_calls_from_many_threads(late):
     assert failures == []
 
 
-# What it hasn't
+# Errors: missing devices, memory and operations
 
 
 def test_what_it_hasnt_is_an_error_that_names_the_plugin(late, raises_saying):

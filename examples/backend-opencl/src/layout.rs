@@ -1,8 +1,8 @@
 //! Loops over tensors of one shape, with as few dimensions as possible.
 
-use keyfold_plugin::{Error, Result};
+use keyfold_plugin::{DeviceTensor, Error, Result};
 
-use crate::device::Device;
+use crate::device::{Buffer, Device};
 
 /// The most dimensions of a kernel's loop. Its parameters have to fit the 1024 bytes that every
 /// device has for them.
@@ -138,4 +138,25 @@ impl Cut {
         let stretches = device.units.div_ceil(unit.max(1)).clamp(1, vectors.max(1));
         Cut { units: unit * stretches, stretches, across, inner }
     }
+}
+
+/// Returns the loop over the lanes of an input and an output along a dimension, and a lane's size and
+/// steps.
+///
+/// # Errors
+/// As [`Loop::over`].
+pub fn lanes_of(
+    input: &DeviceTensor<'_, Buffer>,
+    output: &DeviceTensor<'_, Buffer>,
+    axis: usize,
+) -> Result<(Loop<2>, (i64, i64, i64))> {
+    let (mut kept, mut lane) = (Loop::new(), (1, 0, 0));
+    for (dim, size) in input.shape().iter().enumerate() {
+        let steps = [input.strides()[dim], output.strides()[dim]];
+        match dim == axis {
+            true => lane = (*size, steps[0], steps[1]),
+            false => kept.push(*size, steps)?,
+        }
+    }
+    Ok((kept, lane))
 }

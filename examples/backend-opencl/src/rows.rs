@@ -3,7 +3,7 @@
 use keyfold_plugin::{Error, Execution, Params, Result};
 
 use crate::device::{Arg, Buffer, Device};
-use crate::layout::{Cut, Loop, MAX_RANK};
+use crate::layout::{Cut, MAX_RANK, lanes_of};
 use crate::stream::Stream;
 use crate::tensor::Place;
 use crate::types::{Type, prelude};
@@ -55,15 +55,8 @@ pub fn execute(device: &Device, stream: &Stream, call: &Execution<'_, Buffer>) -
     let Params::Rows { axis } = call.params() else {
         return Err(Error::not_supported("an operation on lanes without a dimension"));
     };
-    let (mut kept, mut lane) = (Loop::<2>::new(), (1, 0, 0));
-    for (dim, size) in input.shape().iter().enumerate() {
-        let steps = [input.strides()[dim], output.strides()[dim]];
-        match dim == axis {
-            true => lane = (*size, steps[0], steps[1]),
-            false => kept.push(*size, steps)?,
-        }
-    }
-    let (lanes, (count, step_x, step_r)) = (kept.numel(), lane);
+    let (kept, (count, step_x, step_r)) = lanes_of(&input, &output, axis)?;
+    let lanes = kept.numel();
     if lanes == 0 || count == 0 {
         return Ok(());
     }
