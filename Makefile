@@ -13,7 +13,7 @@ help: ## this list
 	@printf 'keyfold: make COMMAND\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
 
-demo: ## train a digit classifier on operators of its own, and look inside; DEVICE=opencl: there
+demo: ## train a convolutional network on operators of its own, and look inside; DEVICE=opencl: there
 	@scripts/build.sh
 	@scripts/demo.sh $(DEVICE)
 

@@ -14,7 +14,7 @@ from timing import Row, Timing
 
 PACKAGES = (
     *("keyfold", "numpy", "plum-dispatch", "apache-tvm-ffi", "torch", "jax", "jaxlib"),
-    *("numexpr", "numba", "pyopencl", "pocl-binary-distribution"),
+    *("scipy", "numexpr", "numba", "pyopencl", "pocl-binary-distribution"),
 )
 
 

@@ -12,12 +12,14 @@ arrays you already have:
 - a kernel's instance by dtype, layout and more: `DispatchTable`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
+- linear algebra: `linalg`, by the standard's names
 - shorter numbers: `autocast`, `register_autocast`
 - shapes and dtypes without data: `register_fake`, `infer_meta`
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `jvp`, `jacfwd`, `jacrev`, `hessian`,
   `no_grad`, `checkpoint`, `register_autograd`, `register_jvp`
 - checks of operators: `opcheck`, `gradcheck`, `gradgradcheck`
 - batches: `vmap`, `register_vmap`
+- optimizers: `optim.Adam`, `optim.SGD`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`;
   `random.get_state` and `random.set_state` of a device
 - devices: `backends`, `register_backend`, `allow_fallback`, `fallbacks`, `Device`
@@ -32,7 +34,7 @@ import typing as _typing
 
 # First: it says in one line where keyfold can't run.
 from keyfold import _system as _system  # isort: skip
-from keyfold import _foreign_names, _public, random
+from keyfold import _foreign_names, _public, linalg, optim, random
 from keyfold._autograd import (
     checkpoint,
     grad,
@@ -180,6 +182,14 @@ from keyfold._layers._profiler import ProfileTable, profile, profile_range
 from keyfold._layers._vmap import register_vmap, vmap
 from keyfold._opcheck import OpCheckReport, opcheck
 from keyfold._ops import _operators
+from keyfold._ops._convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from keyfold._ops._creation import (
     arange,
     asarray,
@@ -202,14 +212,19 @@ from keyfold._ops._functions import (
     broadcast_shapes,
     broadcast_to,
     concat,
+    embedding,
     flip,
     matrix_transpose,
     reshape,
+    slice_read,
+    slice_write,
     squeeze,
     take,
 )
 from keyfold._ops._operators import *  # noqa: F403
+from keyfold._ops._parts import array_split, chunk, moveaxis, roll, split, tile, unstack
 from keyfold._ops._pointwise import clip, gelu, logical_and, logical_or, logical_xor, square
+from keyfold._ops._products import outer, tensordot, vecdot
 from keyfold._schema import Schema, SchemaArgument, SchemaReturn
 from keyfold._schema._infer_schema import infer_schema
 from keyfold._system import get_include
@@ -230,22 +245,25 @@ __all__ = [
     "RedispatchRecursion", "RegistrationError", "Schema", "SchemaArgument", "SchemaError",
     "SchemaReturn", "ShapeError", "TableEntry", "TangentHandle", "Tensor", "TraceError",
     "UnknownKey", "UnknownOperator", "VmapInfo", "__version__", "allow_fallback", "arange",
-    "asarray", "astype", "autocast", "autocast_dtype", "backends", "bfloat16", "bool",
-    "broadcast_arrays", "broadcast_shapes", "broadcast_to", "call_direct", "checkpoint", "clip",
-    "complex64", "complex128", "concat", "conformance", "cumulative_prod", "cumulative_sum",
-    "custom_op", "define", "elementwise", "empty", "empty_like", "exclude_keys", "explain",
-    "fallback", "fallbacks", "fallthrough", "flip", "float16", "float32", "float64", "from_dlpack",
-    "from_numpy", "full", "full_like", "gelu", "get_include", "get_kernel", "get_num_threads",
-    "get_op", "get_rng_state", "grad", "gradcheck", "gradgradcheck", "hessian", "impl",
-    "include_keys", "infer_meta", "infer_schema", "int8", "int16", "int32", "int64",
-    "is_autocast_enabled", "is_grad_enabled", "jacfwd", "jacrev", "jvp", "load_kernels",
-    "load_plugin", "logical_and", "logical_or", "logical_xor", "manual_seed", "matrix_transpose",
-    "memory_stats", "no_grad", "ones", "ones_like", "opcheck", "ops", "profile", "profile_range",
-    "rand", "randn", "random", "redispatch", "register_array_type", "register_autocast",
-    "register_autograd", "register_backend", "register_fake", "register_jvp", "register_key",
-    "register_vmap", "reshape", "set_cache_limit", "set_num_threads", "set_rng_state", "square",
-    "squeeze", "synchronize", "take", "trace", "trim_memory", "uint8", "uint16", "uint32", "uint64",
-    "value_and_grad", "vmap", "zeros", "zeros_like",
+    "array_split", "asarray", "astype", "autocast", "autocast_dtype", "backends", "bfloat16",
+    "bool", "broadcast_arrays", "broadcast_shapes", "broadcast_to", "call_direct", "checkpoint",
+    "chunk", "clip", "complex64", "complex128", "concat", "conformance", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cumulative_prod",
+    "cumulative_sum", "custom_op", "define", "elementwise", "embedding", "empty", "empty_like",
+    "exclude_keys", "explain", "fallback", "fallbacks", "fallthrough", "flip", "float16", "float32",
+    "float64", "from_dlpack", "from_numpy", "full", "full_like", "gelu", "get_include",
+    "get_kernel", "get_num_threads", "get_op", "get_rng_state", "grad", "gradcheck",
+    "gradgradcheck", "hessian", "impl", "include_keys", "infer_meta", "infer_schema", "int8",
+    "int16", "int32", "int64", "is_autocast_enabled", "is_grad_enabled", "jacfwd", "jacrev", "jvp",
+    "linalg", "load_kernels", "load_plugin", "logical_and", "logical_or", "logical_xor",
+    "manual_seed", "matrix_transpose", "memory_stats", "moveaxis", "no_grad", "ones", "ones_like",
+    "opcheck", "ops", "optim", "outer", "profile", "profile_range", "rand", "randn", "random",
+    "redispatch", "register_array_type", "register_autocast", "register_autograd",
+    "register_backend", "register_fake", "register_jvp", "register_key", "register_vmap", "reshape",
+    "roll", "set_cache_limit", "set_num_threads", "set_rng_state", "slice_read", "slice_write",
+    "split", "square", "squeeze", "synchronize", "take", "tensordot", "tile", "trace",
+    "trim_memory", "uint8", "uint16", "uint32", "uint64", "unstack", "value_and_grad", "vecdot",
+    "vmap", "zeros", "zeros_like",
 ]
 # fmt: on
 __all__ += _operators.__all__

@@ -192,12 +192,14 @@ class Explanation:
 _TYPES: dict[str, Any] = {
     "Tensor": Any,
     "Tensor[]": Sequence[Any],
+    "Scalar": complex,
     "ScalarType": Any,
+    "str": str,
     "bool": bool,
     "float": float,
     "int": int,
     "int[]": Sequence[int],
-    "int[1]": int | Sequence[int],
+    **dict.fromkeys(["int[1]", "int[2]", "int[3]"], int | Sequence[int]),
 }
 
 

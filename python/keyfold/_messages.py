@@ -29,6 +29,7 @@ _FOREIGN_KEYWORDS = {
 # An operator's argument, and what functions of the array API call it.
 _NAMES = {
     "self": ("x", "x1", "arrays"),
+    "input": ("x",),
     "other": ("x2",),
     "size": ("shape",),
     "dim": ("axis",),

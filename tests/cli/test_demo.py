@@ -49,20 +49,20 @@ def accuracy_in(text):
 
 
 def test_demo_reaches_its_accuracy(shown):
-    assert 0.96 <= accuracy_in(shown.stdout) < 1
+    assert 0.97 <= accuracy_in(shown.stdout) < 1
 
 
 @pytest.fixture(scope="module")
 def quiet(written):
     """A short demo that says its accuracy alone, and draws its graph."""
-    return run_demo("--quiet", "--epochs", "5", "--draw", str(written / "g.dot"))
+    return run_demo("--quiet", "--epochs", "1", "--draw", str(written / "g.dot"))
 
 
 def test_demo_gives_the_same_accuracy_every_time(quiet):
-    again = run_demo("--epochs", "5")
+    again = run_demo("--epochs", "1")
     assert accuracy_in(again.stdout) == accuracy_in(quiet.stdout)
     assert again.returncode == quiet.returncode == 1
-    assert "below 0.94" in again.stdout
+    assert "below 0.97" in again.stdout
 
 
 def test_demo_checks_its_own_derivative(shown):
@@ -75,13 +75,14 @@ def test_demo_profiles_its_last_epoch(shown, written):
     events = json.loads((written / "trace.json").read_text())["traceEvents"]
     counts = Counter(event["name"] for event in events if event["ph"] == "X")
     steps = 1437 // 64
-    assert counts["demo::linear"] == counts["step"] == steps
-    assert counts["demo::descend_"] == 2 * steps
+    assert counts["demo::cross_entropy"] == counts["step"] == steps
+    assert counts["demo::average_"] == 8 * steps
     # The table has the slowest rows, whichever those are on this machine, by their own time.
     table = section(shown.stdout, "The last epoch, profiled")
     rows = re.findall(r"^  (\S+) .* (\d+)  .* ([\d.]+) %", table, re.MULTILINE)
     assert len(rows) == 12
-    assert {name: int(count) for name, count, _ in rows}.items() <= counts.items()
+    for name, count, _ in rows:  # A long name goes on in the next line.
+        assert int(count) <= max(n for known, n in counts.items() if known.startswith(name))
     shares = [float(share) for _, _, share in rows]
     assert shares == sorted(shares, reverse=True)
 
@@ -89,17 +90,17 @@ def test_demo_profiles_its_last_epoch(shown, written):
 def test_demo_counts_every_call_in_its_own_layer(shown):
     table = section(shown.stdout, "What Audit counted")
     rows = dict(re.findall(r"^  (\w+::[\w.]+) +([\d,]+) ", table, re.MULTILINE))
-    assert rows["demo::descend_"] == "8,800"
-    assert rows["demo::linear"] == rows["demo::cross_entropy"] == "4,400"
-    # Of backward alone.
-    assert rows["aten::softmax"] == "4,400"
+    assert rows["demo::average_"] == "2,816"
+    assert rows["demo::block"] == "704"
+    assert rows["keyfold::adam_step_"] == "2,816"
 
 
 def test_demo_prints_the_graph_and_replays_it(shown):
     text = section(shown.stdout, "The loss and its gradients as a graph")
-    # demo::linear is written in terms of other operators, whose values the gradients need.
-    assert re.search(r"%\d+: +float32\[64, 10\] = aten::matmul\(", text)
-    assert re.search(r"%\d+: +float32\[\] +=.* demo::cross_entropy\(", text)
+    # demo::block is written in terms of other operators, whose values the gradients need.
+    lines = " ".join(text.split())
+    assert re.search(r"%\d+: float32\[64, 16, 8, 8\] = aten::convolution\(", lines)
+    assert re.search(r"%\d+: float32\[\] = demo::cross_entropy\(", lines)
     replayed, computed = re.search(
         r"loss ([\d.]+); computed for them: ([\d.]+)$", text, re.M
     ).groups()
@@ -115,13 +116,13 @@ def test_demo_draws_the_hardest_digits(shown):
 def test_save_trace_writes_a_chrome_trace(shown, written):
     trace = json.loads((written / "trace.json").read_text())
     names = [event["name"] for event in trace["traceEvents"]]
-    assert names.count("demo::linear") == 1437 // 64
+    assert names.count("demo::cross_entropy") == 1437 // 64
     assert f"The profile is in {written / 'trace.json'}: open it at " in shown.stdout
 
 
 def test_draw_writes_the_graph(shown, written):
     graph = kf.Graph.load(written / "g.json")
-    assert [node.operator for node in graph.nodes[-20:]].count("demo::cross_entropy") == 1
+    assert [node.operator for node in graph.nodes].count("demo::cross_entropy") == 1
     assert f"The graph is in {written / 'g.json'}." in shown.stdout
 
 
@@ -188,8 +189,8 @@ def test_a_full_disk_is_one_line(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_demo_prints_the_table_of_descend_and_explains_cross_entropy(shown):
-    assert re.search(r"^  CPU +descend +libdescend\.so$", shown.stdout, re.MULTILINE)
+def test_demo_prints_the_table_of_average_and_explains_cross_entropy(shown):
+    assert re.search(r"^  CPU +average +libaverage\.so$", shown.stdout, re.MULTILINE)
     assert re.search(r"^  Audit +audit .* fallback$", shown.stdout, re.MULTILINE)
     assert re.search(r"^  chosen key +Audit$", shown.stdout, re.MULTILINE)
     assert "a redispatch goes to  AutogradCPU: cross_entropy_backward (Python," in shown.stdout
@@ -197,14 +198,14 @@ def test_demo_prints_the_table_of_descend_and_explains_cross_entropy(shown):
 
 
 def test_demo_infers_shapes_on_the_meta_device(shown):
-    assert "on the device meta: (64, 10)" in shown.stdout
+    assert "on the device meta: (64, 16, 4, 4)" in shown.stdout
 
 
 def test_piped_demo_is_plain_and_at_most_80_wide(shown):
     assert "\x1b" not in shown.stdout + shown.stderr
     assert "\r" not in shown.stderr
     assert shown.stderr.count("\n") == 4
-    assert "training 100 %  epoch 200/200" in shown.stderr
+    assert "training 100 %  epoch 16/16" in shown.stderr
     # The names of the files are as long as they were given.
     lines = [line for line in shown.stdout.splitlines() if " is in /" not in line]
     assert max(map(len, lines)) <= 80
@@ -216,16 +217,16 @@ def test_quiet_demo_prints_the_accuracy_alone(quiet):
 
 
 def test_demo_without_a_compiler_uses_the_python_kernel(tmp_path):
-    done = run_demo("--epochs", "60", PATH=str(tmp_path), CC="no-such-compiler")
+    done = run_demo("--epochs", "6", PATH=str(tmp_path), CC="no-such-compiler")
     assert done.returncode == 0, done.stderr
     assert "no C compiler found" in done.stdout
-    assert re.search(r"^  CPU +descend +\S*/\s+tutorial\.py:\d+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  CPU +average +\S*/\s+tutorial\.py:\d+$", done.stdout, re.MULTILINE)
 
 
 def test_demo_with_a_broken_compiler_says_why_and_goes_on():
-    done = run_demo("--epochs", "60", CC="false")
+    done = run_demo("--epochs", "6", CC="false")
     assert done.returncode == 0, done.stderr
-    assert "false can't compile descend.c, the Python kernel stays" in done.stdout
+    assert "false can't compile average.c, the Python kernel stays" in done.stdout
 
 
 def on_a_terminal(width, **environment):
@@ -239,7 +240,7 @@ def on_a_terminal(width, **environment):
     environment = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment}
     environment.pop("COLUMNS", None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "keyfold", "demo", "--epochs", "60"],
+        [sys.executable, "-m", "keyfold", "demo", "--epochs", "6"],
         stdin=follower,
         stdout=follower,
         stderr=follower,

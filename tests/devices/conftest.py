@@ -16,6 +16,8 @@ def pocl_variables(tmp_path_factory):
     variables = opencl.pocl(tmp_path_factory.mktemp("pocl"))
     if variables is None:
         pytest.skip("pocl isn't installed: pyopencl's wheel has it")
+    if why := opencl.unusable():
+        pytest.skip(why)
     return variables
 
 

@@ -262,24 +262,23 @@ device = late.devices[1]
 images, labels = tutorial.load_digits()
 key = device.type.upper()
 kf.impl("demo::cross_entropy", key, tutorial.cross_entropy)
-kf.impl("demo::descend_", key, tutorial.descend)
+kf.impl("demo::average_", key, tutorial.average)
 
 
 def train(where):
-    weight = kf.zeros((64, 10), dtype=kf.float32, device=where).requires_grad_()
-    bias = kf.zeros(10, dtype=kf.float32, device=where).requires_grad_()
-    losses = []
-    for batch in np.array_split(np.arange(640), 10):
-        x, y = (kf.asarray(array[batch]).to(where) for array in (images, labels))
-        losses.append(tutorial.step(weight, bias, x, y))
-    return losses, weight.detach(), bias.detach()
+    trainer = tutorial.Trainer(tutorial.new_parameters(np.random.default_rng(0)), where)
+    losses = [
+        trainer.step(images[batch], labels[batch])
+        for batch in np.array_split(np.arange(640), 10)
+    ]
+    return losses, [param.detach() for param in trainer.params] + trainer.averages
 
 
-losses, *parameters = train("cpu")
-found, *there = train(device)
+losses, parameters = train("cpu")
+found, there = train(device)
 assert found == losses
 assert losses[-1] < losses[0]
-for a, b in zip(parameters, there):
+for a, b in zip(parameters, there, strict=True):
     assert b.device == device
     assert a.numpy().tobytes() == b.cpu().numpy().tobytes()
 print("equal")

@@ -75,13 +75,34 @@ def reports(pocl, opencl_library, tmp_path_factory):
     return found, [note.read_text() for note in notes.iterdir()]
 
 
+# The reason of a group of operations that the example leaves out, and the operators that it lacks
+# in groups that it has.
+NO_GROUP = "it doesn't have the operations of group "
+LACKING = {("aten::matmul", "complex64"), ("aten::matmul", "complex128")}
+LACKING_OPERATORS = {"keyfold::has_inf_nan"}
+
+
+def unexpected(report):
+    """The findings but for what the example leaves out."""
+    return [
+        found
+        for found in report["findings"]
+        if found["verdict"] != "lacking"
+        or not (
+            found["message"].startswith(NO_GROUP)
+            or found["operator"] in LACKING_OPERATORS
+            or (found["operator"], found["dtype"]) in LACKING
+        )
+    ]
+
+
 @pytest.mark.parametrize(("group", "dtype", "fewest"), PARTS)
-def test_a_group_conforms_in_a_dtype_and_lacks_nothing(reports, group, dtype, fewest):
+def test_a_group_conforms_in_a_dtype_and_lacks_nothing_else(reports, group, dtype, fewest):
     report = reports[0][group, dtype]
-    assert report["findings"] == []
+    assert unexpected(report) == []
     (row,) = report["groups"]
     assert row["passed"] >= fewest, row
-    assert (row["failed"], row["unclaimed"], row["lacking"]) == (0, 0, 0)
+    assert (row["failed"], row["unclaimed"]) == (0, 0)
 
 
 @pytest.mark.parametrize("group", WHOLE)
@@ -89,11 +110,8 @@ def test_a_group_conforms_and_lacks_complex_numbers_alone(reports, group):
     report = reports[0][group, None]
     (row,) = report["groups"]
     assert row["passed"] >= WHOLE[group], row
-    lacking = {(found["operator"], found["dtype"]) for found in report["findings"]}
-    complex_dtypes = ("complex64", "complex128")
-    allowed = {("aten::matmul", dtype) for dtype in complex_dtypes} if group == "linalg" else set()
-    assert lacking == allowed
-    assert (row["failed"], row["unclaimed"], row["lacking"]) == (0, 0, len(allowed))
+    assert unexpected(report) == []
+    assert (row["failed"], row["unclaimed"]) == (0, 0)
     assert report["conforms"]
 
 

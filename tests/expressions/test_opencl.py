@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keyfold as kf
-from tests.helpers.opencl import OPTIONS, QUICK, Device, launch
+from tests.helpers.opencl import OPTIONS, QUICK, Device, launch, unusable
 from tests.helpers.ulps import LONG, ulps
 
 pytest.importorskip("pyopencl", reason="pyopencl isn't installed")
@@ -19,6 +19,8 @@ DTYPES = ["bool", *INTS, *FLOATS, "complex64", "complex128"]
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
+    if why := unusable():
+        pytest.skip(why)
     device = Device(tmp_path_factory.mktemp("pocl"))
     yield device
     device.close()
@@ -26,8 +28,7 @@ def device(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def needs_device(device):
-    if device.name is None:
-        pytest.skip("pyopencl finds no OpenCL device: pocl-binary-distribution isn't installed")
+    assert device.name, "a device that computed a kernel is found again"
 
 
 def numbers(dtype, seed=0, shape=(COUNT,), tame=False):

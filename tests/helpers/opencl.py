@@ -1,11 +1,13 @@
 """OpenCL in tests: pocl, and launches of emitted kernels as docs/opencl.md shows them."""
 
+import functools
 import importlib.util
 import os
 import pickle
 import re
 import subprocess
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +44,42 @@ def pocl(cache):
         "POCL_CACHE_DIR": str(cache / "pocl"),
         "PYOPENCL_HOME": str(folder),
     }
+
+
+@functools.cache
+def unusable():
+    """Why no OpenCL device runs kernels here, None if one does.
+
+    The driver of pocl's wheel is older than some processors: its compiler then knows none of that
+    name, and fails, or ends its process. So a process of its own tries.
+    """
+    if importlib.util.find_spec("pyopencl") is None:
+        return "pyopencl isn't installed"
+    with tempfile.TemporaryDirectory(prefix="keyfold-pocl-") as cache:
+        environment = {**os.environ, "POCL_CACHE_DIR": cache, "PYTHONPATH": str(ROOT)}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.helpers.opencl_worker", "probe"],
+                capture_output=True,
+                text=True,
+                env=environment,
+                cwd=ROOT,
+                timeout=300,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "OpenCL's device computes nothing: a small kernel took five minutes"
+    return None if done.returncode == 0 else failure(done)
+
+
+def failure(done):
+    """A sentence about a process that ran no kernel."""
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    # The compiler's sentence, which other lines follow.
+    marks = ("unknown target CPU", "LLVM ERROR", "error:")
+    named = [line for line in lines if any(mark in line for mark in marks)]
+    why = (named or lines[-1:] or [f"exit status {done.returncode}"])[0]
+    return f"OpenCL's device computes nothing: {why}"
 
 
 class Device:

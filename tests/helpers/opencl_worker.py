@@ -24,6 +24,34 @@ def devices():
     return sorted(found, key=lambda device: "Portable" not in device.platform.name)
 
 
+# Vectors of both floats, by functions of the device's own library, as the backend's kernels have.
+PROBE = """
+__kernel void probe(__global float* x) {
+    size_t at = get_global_id(0);
+    double8 wide = exp(convert_double8(vload8(at, x)));
+    vstore8(exp2(convert_float8(wide) + 2), at, x);
+}
+"""
+
+
+def probe():
+    """Compiles and runs a kernel on the first device, and checks what it wrote; an error else."""
+    import numpy as np
+    import pyopencl as cl
+
+    found = devices()
+    if not found:
+        raise SystemExit("pyopencl finds no OpenCL device")
+    context = cl.Context(found[:1])
+    answers = run(
+        context,
+        cl.CommandQueue(context),
+        (PROBE, ("-cl-opt-disable",), [("probe", [np.zeros(128, "f4")])]),
+    )
+    if not np.allclose(answers[0][0], 8):
+        raise SystemExit(f"a kernel wrote {answers[0][0]}")
+
+
 def run(context, queue, job):
     import numpy as np
     import pyopencl as cl
@@ -76,10 +104,12 @@ def serve(answers):
 
 
 def main():
+    if sys.argv[1:] == ["probe"]:
+        return probe()
     # The answers have standard output to themselves.
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
-        serve(answers)
+        return serve(answers)
 
 
 if __name__ == "__main__":

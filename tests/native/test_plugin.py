@@ -389,7 +389,7 @@ def refused(d, path, raises_saying, *parts):
 @pytest.mark.parametrize(("case", "version"), [("MAJOR", "7.0"), ("MINOR", "1.900")])
 def test_another_version_of_the_abi(d, tmp_path, raises_saying, case, version):
     path = in_c(tmp_path, case)
-    refused(d, path, raises_saying, f"version {version} of the plugin ABI", "1.1")
+    refused(d, path, raises_saying, f"version {version} of the plugin ABI", "1.2")
 
 
 def test_a_library_that_is_no_plugin(d, tmp_path, c_library, raises_saying):

@@ -466,6 +466,17 @@ def test_results_in_another_dtype_of_the_kind(data):
     check(name, out, BINARY[name][0], [first, second], other, 0, type(out))
 
 
+# Compared with NumPy in other files: tests/ops/test_activations.py and tests/ops/test_norms.py.
+ELSEWHERE = {
+    *("batch_norm", "elu", "group_norm", "hardtanh", "has_inf_nan", "instance_norm", "layer_norm"),
+    *("leaky_relu", "masked_fill", "masked_zero", "mish", "rms_norm"),
+    *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d"),
+    *("avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"),
+    *("convolution_activation", "linear", "linear_activation", "matmul_mixed"),
+    *("dropout_threshold", "gru_cell", "lstm_cell", "scaled_dot_product_attention"),
+}
+
+
 def test_every_public_function_is_compared():
     from keyfold._ops import _operators, _pointwise
 
@@ -473,5 +484,5 @@ def test_every_public_function_is_compared():
         parameters = inspect.signature(getattr(kf, name)).parameters
         return name != "matmul" and not {"axis", "axes", "p"} & parameters.keys()
 
-    compared = {*UNARY, *BINARY, "where", "clip"}
+    compared = {*UNARY, *BINARY, *ELSEWHERE, "where", "clip"}
     assert compared == {*_pointwise.__all__, *filter(takes_arrays_alone, _operators.__all__)}

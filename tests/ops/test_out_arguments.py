@@ -25,7 +25,7 @@ def takes_one_array(name):
 ARGUMENTS = {
     **{name: ONE for name in _operators.__all__ if takes_one_array(name)},
     **dict.fromkeys(["gelu", "square", "all", "any", "argmax", "argmin", "max", "mean"], ONE),
-    **dict.fromkeys(["min", "sum"], ONE),
+    **dict.fromkeys(["min", "sum", "elu", "hardtanh", "leaky_relu"], ONE),
     **dict.fromkeys(["log", "log1p", "rsqrt", "sqrt"], (POSITIVE,)),
     **dict.fromkeys(["add", "divide", "equal", "floor_divide", "greater", "greater_equal"], TWO),
     **dict.fromkeys(["less", "less_equal", "maximum", "minimum", "multiply", "not_equal"], TWO),
@@ -44,6 +44,17 @@ ARGUMENTS = {
     "stack": ((X, Y), 1),
     **dict.fromkeys(["cumulative_sum", "cumulative_prod"], (X, 1)),
     "take": (X, np.array([1, 0]), 1),
+    "linear": (X, Y, np.array([0.5, -1.0])),
+    "linear_activation": (X, Y, np.array([0.5, -1.0]), "gelu"),
+    "matmul_mixed": (X.astype(np.float32), Y.T.astype(np.float32), "float16"),
+    "masked_fill": (X, BOOLS, 2.5),
+    "masked_zero": (X, BOOLS),
+    "embedding": (np.array([[1, 0], [1, 1]]), X),
+    "convolution_activation": (np.stack([X, Y]), np.ones((3, 2, 2)), None, 1, 0, 1, 1, "relu"),
+    "avg_pool2d": (X[None], 2),
+    "adaptive_avg_pool2d": (X[None], 1),
+    "avg_pool3d": (X[None, None], [1, 2, 2]),
+    "adaptive_avg_pool3d": (X[None, None], 1),
 }
 
 

@@ -256,7 +256,7 @@ def test_gelu_is_as_exact_far_below_0_as_near_it(dtype):
             error,
         )
     slope = kf.grad(lambda x: kf.sum(kf.gelu(x)))(kf.asarray(x))
-    np.testing.assert_array_equal(np.asarray(slope), kf.Expression("gelu(x)").derivative("x")(x))
+    assert (np.abs(np.asarray(slope, np.float64) - exact) / size <= bound)[normal].all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

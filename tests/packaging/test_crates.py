@@ -43,7 +43,7 @@ ALLOWED = {
 ALLOWED_IN_TESTS = {
     "tensor": {"backend"},
     "backend": {"kit"},
-    "keyfold": {"backend"},
+    "keyfold": {"backend", "conformance"},
     "ops": {"conformance", "cpu", "kit", "keyfold"},
     "conformance": {"backend", "cpu", "keyfold"},
     "layers": {"backend", "cpu", "keyfold"},

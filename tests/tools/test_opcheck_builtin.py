@@ -9,6 +9,10 @@ from tests.helpers.opchecks import x
 # Apart from each other and from where functions have kinks.
 A, B = x(), x()[::-1] * 1.3 - 0.7
 ROW = np.array([1, 0])
+# Of an array with channels, and what stands beside them.
+CHANNELS = x(2, 2, 3) - 1.0
+W, V = x(2), x(2) + 0.5
+ALL = [True, True, True]
 
 CASES = {
     "abs": (B,),
@@ -33,6 +37,49 @@ CASES = {
     "bitwise_right_shift.Scalar": (ROW, 1),
     "bitwise_xor": (ROW, ROW),
     "bitwise_xor.Scalar": (ROW, 1),
+    "_fused_rms_norm": (A, [3], x(3), 0.1),
+    "_fused_rms_norm_backward": (A, B, [3], x(2, 1), x(3), [True, True]),
+    "_log_softmax_backward_data": (A, B, 1, kf.float64),
+    "_native_batch_norm_legit.no_stats": (CHANNELS, W, V, True, 0.1, 0.1),
+    "_native_batch_norm_legit_functional": (CHANNELS, W, V, W, V, True, 0.1, 0.1),
+    "_native_batch_norm_legit_no_training": (CHANNELS, W, V, W, V, 0.1, 0.1),
+    "_softmax_backward_data": (A, B, 1, kf.float64),
+    "batch_norm": (CHANNELS, W, V, None, None, True, 0.1, 0.1),
+    "clamp": (B, 0.3, 0.9),
+    "elu": (B,),
+    "gelu_backward": (A, B),
+    "gelu_sigmoid": (B,),
+    "gelu_sigmoid_backward": (A, B),
+    "gelu_tanh_backward": (A, B),
+    "group_norm": (CHANNELS, 1, W, V, 0.1),
+    "hardtanh": (B * 1.1,),
+    "instance_norm": (CHANNELS, W, V, None, None, True, 0.1, 0.1),
+    "layer_norm": (A, [3], x(3), x(3), 0.1),
+    "leaky_relu": (B,),
+    "masked_fill.Scalar": (A, A > 0.6, 2.0),
+    "masked_fill.Tensor": (A, A > 0.6, B),
+    "mish": (B,),
+    "native_batch_norm": (CHANNELS, W, V, None, None, True, 0.1, 0.1),
+    "native_batch_norm_backward": (CHANNELS, CHANNELS * 0.7, W, None, None, W, V, True, 0.1, ALL),
+    "native_group_norm": (CHANNELS, W, V, 2, 2, 3, 1, 0.1),
+    "native_group_norm_backward": (
+        CHANNELS,
+        CHANNELS * 0.7,
+        x(2, 1),
+        x(2, 1),
+        W,
+        2,
+        2,
+        3,
+        1,
+        ALL,
+    ),
+    "native_layer_norm": (A, [3], x(3), x(3), 0.1),
+    "native_layer_norm_backward": (A, B, [3], x(2, 1), x(2, 1), x(3), None, ALL),
+    "rms_norm": (A, [3], x(3), 0.1),
+    "sigmoid_backward": (A, B),
+    "tanh_backward": (A, B),
+    "threshold_backward": (A, B, 0.65),
     "cat": ([A, B], 1),
     "ceil": (B,),
     "clone": (A.T,),
@@ -93,6 +140,8 @@ CASES = {
     "minimum.Scalar": (A, 0.6),
     "mul": (A, B[0]),
     "mul.Scalar": (A, 2.0),
+    "native_dropout": (A, 0.5, True),
+    "native_dropout_backward": (A, B > 0.0, 2.0),
     "ne": (A, B),
     "ne.Scalar": (A, 1.0),
     "neg": (A,),
@@ -151,12 +200,99 @@ CASES = {
     "zeros": ([2, 3],),
 }
 
+# Images of one channel, kernels, and what is taken of them.
+IMAGE, VOLUME = x(1, 1, 3, 4), x(1, 1, 2, 3, 3)
+KERNEL = x(1, 1, 2, 2) - 0.4
+GATES = x(2, 6) - 0.7
+CELL = x(2, 8) - 0.7
+STATE = x(2, 2)
+# Square, and positive definite.
+SQUARE = x(2, 2) + np.eye(2)
+GRAM = SQUARE @ SQUARE.T
+
+CASES |= {
+    "_adaptive_avg_pool2d_backward": (x(1, 1, 2, 2), IMAGE),
+    "_adaptive_avg_pool3d_backward": (x(1, 1, 1, 2, 2), VOLUME),
+    "_thnn_fused_gru_cell": (GATES, GATES * 0.5, STATE),
+    "_thnn_fused_gru_cell_backward": (STATE, x(2, 10), True),
+    "_thnn_fused_lstm_cell": (CELL, CELL * 0.5, STATE),
+    "_thnn_fused_lstm_cell_backward_impl": (STATE, None, STATE, STATE, x(2, 8), True),
+    "adaptive_avg_pool1d": (x(1, 2, 4), 2),
+    "adaptive_avg_pool2d": (IMAGE, 2),
+    "adaptive_avg_pool3d": (VOLUME, 2),
+    "addmm": (A, x(2, 2), A),
+    "avg_pool1d": (x(1, 2, 4), 2),
+    "avg_pool2d": (IMAGE, 2),
+    "avg_pool2d_backward": (x(1, 1, 1, 2), IMAGE, 2, 2, 0, False, True, None),
+    "avg_pool3d": (VOLUME, 2),
+    "avg_pool3d_backward": (x(1, 1, 1, 1, 1), VOLUME, 2, 2, 0, False, True, None),
+    "baddbmm": (A, x(2, 2, 2), x(2, 2, 3)),
+    "bmm": (x(2, 2, 2), x(2, 2, 3)),
+    "chunk": (A, 2),
+    "conv1d": (x(1, 1, 4), x(1, 1, 2)),
+    "conv1d.padding": (x(1, 1, 4), x(1, 1, 2), None, 1, "same"),
+    "conv2d": (IMAGE, KERNEL, x(1)),
+    "conv2d.padding": (IMAGE, KERNEL, None, 1, "same"),
+    "conv3d": (VOLUME, x(1, 1, 2, 2, 2)),
+    "conv3d.padding": (VOLUME, x(1, 1, 2, 2, 2), None, 1, "valid"),
+    "conv_transpose1d": (x(1, 1, 4), x(1, 1, 2)),
+    "conv_transpose2d.input": (IMAGE, KERNEL),
+    "conv_transpose3d.input": (VOLUME, x(1, 1, 2, 2, 2)),
+    "convolution": (IMAGE, KERNEL, x(1), [1], [1], [1], False, [0], 1),
+    "convolution_backward": (
+        *(x(1, 1, 2, 3), IMAGE, KERNEL, [1], [1], [0], [1], False, [0], 1, ALL),
+    ),
+    "dot": (x(3), x(3)),
+    "embedding": (A, ROW),
+    "embedding_dense_backward": (A, ROW, 3, -1, False),
+    "gru_cell": (x(2, 3), STATE, x(6, 3), x(6, 2)),
+    "linear": (A, x(2, 3), x(2)),
+    "lstm_cell": (x(2, 3), [STATE, STATE * 0.5], x(8, 3), x(8, 2)),
+    "max_pool1d": (x(1, 2, 4), 2),
+    "max_pool1d_with_indices": (x(1, 2, 4), 2),
+    "max_pool2d": (IMAGE, 2),
+    "max_pool2d_with_indices": (IMAGE, 2),
+    "max_pool2d_with_indices_backward": (
+        *(x(1, 1, 1, 2), IMAGE, 2, 2, 0, 1, False, np.array([[[[5, 7]]]])),
+    ),
+    "max_pool3d": (VOLUME, 2),
+    "max_pool3d_with_indices": (VOLUME, 2),
+    "max_pool3d_with_indices_backward": (
+        *(x(1, 1, 1, 1, 1), VOLUME, 2, 2, 0, 1, False, np.array([[[[[13]]]]])),
+    ),
+    "mm": (x(2, 2), A),
+    "mv": (A, x(3)),
+    "scaled_dot_product_attention": (x(2, 3), x(4, 3), x(4, 2)),
+    "split.Tensor": (A, 2, 1),
+    "split_with_sizes": (A, [1, 2], 1),
+    "tensor_split.indices": (A, [1], 1),
+    "tensor_split.sections": (A, 2, 1),
+    "unbind.int": (A,),
+}
+
+# Operators that refuse halves.
+DECOMPOSITIONS = {
+    "linalg_cholesky": (GRAM,),
+    "linalg_cholesky_ex": (GRAM,),
+    "linalg_det": (SQUARE,),
+    "linalg_eigh": (GRAM,),
+    "linalg_eigvalsh": (GRAM,),
+    "linalg_inv": (SQUARE,),
+    "linalg_qr": (SQUARE,),
+    "linalg_slogdet": (SQUARE,),
+    "linalg_solve": (SQUARE, STATE),
+    "linalg_solve_ex": (SQUARE, STATE),
+    "linalg_solve_triangular": (SQUARE, STATE),
+    "linalg_svd": (SQUARE,),
+    "linalg_svdvals": (SQUARE,),
+}
+
 
 def test_the_cases_are_all_built_in_operators():
     names = kf._default_dispatcher.operator_names()
     # Overloads that write into `out` are compared with NumPy in tests/ops/test_against_numpy.py.
     expected = {n for n in names if n.startswith("aten::") and not n.endswith((".out", "_out"))}
-    assert {f"aten::{name}" for name in CASES} == expected
+    assert {f"aten::{name}" for name in CASES | DECOMPOSITIONS} == expected
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -167,6 +303,17 @@ def test_built_in_operators_are_honest(name):
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         args = [convert(arg, dtype) for arg in CASES[name]]
         kf.opcheck(kf.get_op(f"aten::{name}"), args, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_decompositions_are_honest(name):
+    options = {"upper": True} if name == "linalg_solve_triangular" else {}
+    # One triangle is read, so a difference of one element isn't that of a symmetric matrix.
+    reads_triangle = name.startswith(("linalg_cholesky", "linalg_eig"))
+    tests = ["schema", "layouts", "meta", "vmap", "autocast", "trace"]
+    tests += [] if reads_triangle else ["autograd"]
+    report = kf.opcheck(kf.get_op(f"aten::{name}"), DECOMPOSITIONS[name], options, tests=tests)
+    assert report["schema"] == "passed"
 
 
 def convert(arg, dtype):

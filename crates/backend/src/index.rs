@@ -39,7 +39,7 @@ pub trait Positions: Send + Sync {
 ///
 /// Positions are int64, and negative ones count from the end. A position out of range is
 /// [`keyfold_core::ErrorKind::Index`], reported by the call or, on an asynchronous device, by the next
-/// synchronization.
+/// synchronization; parts of the output may be written then.
 pub trait Index: Send + Sync {
     /// Returns the kernel for elements of a dtype. Inputs and output have any strides; the output's
     /// elements don't overlap.

@@ -1,8 +1,8 @@
 //! The interface that a device implements to run keyfold's operators.
 //!
 //! A [`GpuBackend`] has a [`Memory`], which moves bytes, and groups of operations, one trait each:
-//! [`Reduce`], [`Rows`], [`Scan`], [`Linalg`], [`Index`], [`Random`], and [`Pointwise`] for expressions, as a
-//! whole or as the [`primitives`] they are lowered to. Operation and dtypes are data. A group
+//! [`Reduce`], [`Rows`], [`Scan`], [`Linalg`], [`Index`], [`Random`], those of [`Groups`], and [`Pointwise`] for
+//! expressions, as a whole or as the [`primitives`] they are lowered to. Operation and dtypes are data. A group
 //! returns an [`Offer`]: the object that launches the kernel, or the reason why there is none. So
 //! the operations that a backend claims are those that it runs, and a table of them is made by
 //! querying it.
@@ -13,16 +13,28 @@
 //! Feature `delayed` adds a device for tests (module `delayed`), which exposes code that reads too
 //! early, frees too early, or copies to the host without a request.
 
+mod activation;
+mod attention;
+mod convolution;
+mod decomposition;
 #[cfg(feature = "delayed")]
 pub mod delayed;
+mod dropout;
 mod fallback;
+mod field;
+mod group;
 mod index;
 mod linalg;
+mod linear;
+mod norm;
 mod offer;
 mod operation;
+mod optim;
 mod pointwise;
+mod pool;
 pub mod primitives;
 mod random;
+mod recurrent;
 mod reduce;
 mod registry;
 mod rows;
@@ -36,15 +48,27 @@ use keyfold_core::Result;
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::Memory;
 
+pub use activation::Activation;
+pub use attention::AttentionParams;
+pub use convolution::ConvolutionParams;
+pub use decomposition::DecompositionParams;
+pub use dropout::DropoutParams;
 pub use fallback::{
     Fallback, allow_fallback, fallback_of, fallbacks, note_fallback, observe_fallbacks,
 };
+pub use field::Field;
+pub use group::{AllKernels, Execute, Group, Groups, Kernels, Params};
 pub use index::{Index, IndexParams, Positions};
 pub use linalg::Linalg;
+pub use linear::{LinearFactor, LinearParams};
+pub use norm::NormParams;
 pub use offer::{Cost, Offer, Reason, Support, not_supported};
 pub use operation::Operation;
+pub use optim::OptimParams;
 pub use pointwise::{Expressions, Pointwise, PointwiseKernel, prepare};
+pub use pool::PoolParams;
 pub use random::{Random, RandomParams};
+pub use recurrent::RecurrentParams;
 pub use reduce::{Reduce, ReduceParams};
 pub use registry::{
     Observer, Refused, Registration, backend, backends, has_backend, observe, register,
@@ -86,6 +110,10 @@ pub trait GpuBackend: Any + Send + Sync + fmt::Debug {
 
     /// Returns the generators of random numbers.
     fn random(&self) -> Option<&dyn Random>;
+
+    /// Returns the groups whose operations have any number of inputs and outputs: networks, optimizers,
+    /// decompositions. [`Groups::NONE`] for a backend without them.
+    fn groups(&self) -> Groups<'_>;
 }
 
 /// A kernel, selected for an operation and dtypes. Its parameters repeat the operation, and tensors

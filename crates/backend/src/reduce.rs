@@ -23,6 +23,7 @@ pub struct ReduceParams {
 /// | `mean` | the sum divided by the number of elements | NaN |
 /// | `max`, `min` | the greatest, the smallest; NaN if there is one | never called |
 /// | `argmax`, `argmin` | the int64 position of the first greatest or smallest, or of the first NaN, in row-major order of the reduced dimensions | never called |
+/// | `has_inf_nan` | whether any element is infinite or NaN | false |
 /// | `all`, `any` | whether all are nonzero, or any is; NaN is nonzero | true, false |
 pub trait Reduce: Send + Sync {
     /// Returns the kernel that reduces one input of dtype `input` to an output of dtype `output`,

@@ -1,6 +1,7 @@
 //! The cases: for each operator and dtype sixteen variants of layout, shape, elements, and result.
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
+use keyfold_dispatch::schema::Argument;
 use keyfold_ops::Row;
 use keyfold_tensor::device::random::State;
 use keyfold_tensor::{Tensor, Value};
@@ -96,15 +97,15 @@ pub struct Change {
     pub choice: usize,
 }
 
-/// A call with its expected result.
+/// A call with its expected results.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The arguments.
     pub args: Vec<Arg>,
     /// Where the result goes.
     pub way: Way,
-    /// The result.
-    pub expected: Expected,
+    /// The results.
+    pub expected: Vec<Expected>,
     /// The random numbers' state before the call.
     pub state: State,
 }
@@ -121,7 +122,7 @@ impl Case {
         format!("{}/{}/{}", self.row.schema().name, self.dtype, self.number)
     }
 
-    /// Makes the arguments and the expected result; `None` where the operator takes no such
+    /// Makes the arguments and the expected results; `None` where the operator takes no such
     /// arguments.
     ///
     /// # Errors
@@ -146,6 +147,10 @@ impl Case {
         let mut way = change.way.unwrap_or(variant.way);
         if let (Way::Out(_), Some(layout)) = (way, change.layout) {
             way = Way::Out(layout);
+        }
+        if way == Way::Aliased && writes_several(self.row) {
+            // Tensors that a call writes to can't be one.
+            way = Way::Fresh;
         }
         if way == Way::Aliased {
             alias(&mut args);
@@ -206,8 +211,15 @@ fn alias(args: &mut [Arg]) {
     }
 }
 
-/// Returns whether the result can be written into the first tensor.
-fn fits_in_place(args: &[Arg], expected: &Expected) -> bool {
+/// Returns whether an operator writes to more than one of its arguments.
+fn writes_several(row: &Row) -> bool {
+    let writes = |argument: &&Argument| argument.alias.as_ref().is_some_and(|alias| alias.write);
+    row.schema().arguments.iter().filter(writes).count() > 1
+}
+
+/// Returns whether the only result can be written into the first tensor.
+fn fits_in_place(args: &[Arg], expected: &[Expected]) -> bool {
+    let [expected] = expected else { return false };
     let first = args.iter().flat_map(Arg::operands).next();
     first.is_some_and(|first| {
         first.array.shape == expected.array.shape

@@ -5,6 +5,7 @@ use keyfold_core::DType;
 use crate::array::Layout;
 use crate::case::{Case, Change, Way};
 use crate::elements::Values;
+use crate::model::Expected;
 use crate::number::unit;
 use crate::report::Symptom;
 use crate::run::{CallResult, Fault, Outcome, Target, compare, execute, run};
@@ -61,11 +62,21 @@ pub(crate) fn diagnose(target: &Target, case: &Case, fault: Fault) -> Fault {
 fn unwritten(target: &Target, case: &Case) -> Option<String> {
     let change = Change { way: Some(Way::Out(Layout::Contiguous)), ..Change::default() };
     let plan = case.plan(target.device, &change).ok()??;
-    let done =
-        |pattern| -> Option<CallResult> { execute(target, case.row, &plan, pattern).ok()?.ok() };
+    let done = |pattern| -> Option<Vec<CallResult>> {
+        execute(target, case.row, &plan, pattern).ok()?.ok()
+    };
     let (first, second) = (done(0)?, done(1)?);
-    let kept = first.untouched.iter().zip(&second.untouched).position(|(a, b)| *a && *b)?;
-    Some(format!("Element {kept} of an `out` keeps the bytes that it had before the call."))
+    for (at, (first, second)) in first.iter().zip(&second).enumerate() {
+        let kept = first.untouched.iter().zip(&second.untouched).position(|(a, b)| *a && *b);
+        if let Some(kept) = kept {
+            let out =
+                if plan.expected.len() > 1 { format!("`out` {at}") } else { "an `out`".into() };
+            return Some(format!(
+                "Element {kept} of {out} keeps the bytes that it had before the call."
+            ));
+        }
+    }
+    None
 }
 
 /// Returns a sentence if the errors of a short sum fit one in the dtype of the elements.
@@ -92,17 +103,19 @@ fn narrow_sum(target: &Target, case: &Case) -> Option<String> {
             dtype => dtype,
         };
         // Only sums have an error that grows with their length.
-        let length = |at: usize| {
-            plan.expected.errors[at] / unit(wide) / plan.expected.array.items[at].magnitude()
+        let is_sum = |expected: &Expected| {
+            let first = expected.array.items.first().map(|item| item.magnitude());
+            first.is_some_and(|size| expected.errors[0] / unit(wide) / size > 40.0)
         };
-        let is_sum = !plan.expected.errors.is_empty() && length(0) > 40.0;
         let done = execute(target, case.row, &plan, 0).ok()?.ok()?;
-        if !is_sum || compare(&plan, &done).is_none() {
+        if !plan.expected.iter().any(is_sum) || compare(case.row, &plan, &done).is_none() {
             continue;
         }
         let factor = unit(narrow) / unit(wide);
-        let fits = |at: usize| plan.expected.accepts_within(at, done.got[at], factor);
-        return (0..done.got.len()).all(fits).then(|| {
+        let fits = |(expected, done): (&Expected, &CallResult)| {
+            (0..done.got.len()).all(|at| expected.accepts_within(at, done.got[at], factor))
+        };
+        return plan.expected.iter().zip(&done).all(fits).then(|| {
             format!("The error of positive numbers is that of a sum in {narrow} or the like.")
         });
     }

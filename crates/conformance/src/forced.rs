@@ -10,8 +10,9 @@ use std::any::Any;
 use std::sync::Arc;
 
 use keyfold_backend::{
-    GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise, Positions, Random,
-    RandomParams, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams,
+    Execute, GpuBackend, Groups, Index, IndexParams, Kernels, Launch, Linalg, Offer, Operation,
+    Params, Pointwise, Positions, Random, RandomParams, Reduce, ReduceParams, RowParams, Rows,
+    Scan, ScanParams,
 };
 use keyfold_core::{DType, Result};
 use keyfold_dispatch::Dispatcher;
@@ -114,6 +115,10 @@ impl GpuBackend for Forced {
     fn random(&self) -> Option<&dyn Random> {
         self.0.random().map(|_| self as _)
     }
+
+    fn groups(&self) -> Groups<'_> {
+        self.0.groups().offered_by(self, |_| true)
+    }
 }
 
 /// The reason of a group that isn't there, which `Forced` never returns.
@@ -186,5 +191,29 @@ impl Random for Forced {
         let Some(group) = self.0.random() else { return no_group() };
         let others = RANDOM.into_iter().map(|op| group.random(op, output));
         first(group.random(op, output), others)
+    }
+}
+
+// The operations of these groups have tensors and parameters of their own, so that none serves for
+// another; other dtypes are tried where each tensor's elements keep their size.
+impl<P: Params> Kernels<P> for Forced {
+    fn kernel(
+        &self,
+        op: &'static Operation,
+        inputs: &[DType],
+        outputs: &[DType],
+    ) -> Offer<&dyn Execute<P>> {
+        let Some(group) = P::group(&self.0.groups()) else { return no_group() };
+        let replaced = |from: DType, to: DType| {
+            let all = |dtypes: &[DType]| -> Vec<DType> {
+                dtypes.iter().map(|dtype| if *dtype == from { to } else { *dtype }).collect()
+            };
+            group.kernel(op, &all(inputs), &all(outputs))
+        };
+        let first = inputs.iter().chain(outputs).next().copied();
+        let others = first.into_iter().flat_map(|from| {
+            same_size(from).map(move |to| (from, to)).filter(|(from, to)| from != to)
+        });
+        self::first(group.kernel(op, inputs, outputs), others.map(|(from, to)| replaced(from, to)))
     }
 }

@@ -13,10 +13,10 @@ use crate::block::Block;
 use crate::case::{Case, Change, Plan, Way, hash};
 use crate::checks::Checks;
 use crate::elements::{Generator, Values};
-use crate::model::{self, Given};
+use crate::model::{self, Expected, Given};
 use crate::number::{Number, unit};
 use crate::report::Symptom;
-use crate::run::{Fault, Outcome, Target, elements, index_of};
+use crate::run::{Fault, Outcome, Target, elements, flatten, index_of};
 
 /// The step of central differences of float64.
 const STEP: f64 = 1e-5;
@@ -28,12 +28,16 @@ const LEAST_SIZE: f64 = 0.05;
 /// The variants of shapes, dimensions and numbers.
 const VARIANTS: usize = 3;
 
-/// Returns whether an operator passes gradients to tensors that it doesn't write to.
+/// The operator that rounds its factors: a step function, which has no slope to compare with.
+const ROUNDS: &str = "keyfold::matmul_mixed";
+
+/// Returns whether an operator passes gradients to tensors that it doesn't write to, and has a slope.
 fn has_gradient(row: &Row) -> bool {
     let writes = |alias: &keyfold_dispatch::schema::Alias| alias.write;
     let arguments = &row.schema().arguments;
     !matches!(row.layers().derivative, Rule::Refused(_) | Rule::Given(Gradient::Detach))
         && !arguments.iter().any(|argument| argument.alias.as_ref().is_some_and(writes))
+        && row.schema().name.to_string() != ROUNDS
 }
 
 /// Runs the cases of one family of operators.
@@ -72,14 +76,21 @@ fn one(target: &Target, case: &Case, number: usize) -> Result<Outcome, Fault> {
         choice: number,
     };
     let plan = case.plan(target.device, &change)?;
-    let Some(plan) = plan.filter(|plan| plan.expected.array.dtype.is_floating()) else {
+    // A model has no slope where its results aren't unique.
+    let is_known = |plan: &Plan| plan.expected.iter().all(|expected| !expected.any);
+    let is_floating = |plan: &Plan| plan.expected.iter().any(is_differentiable);
+    let Some(plan) = plan.filter(|plan| is_known(plan) && is_floating(plan)) else {
         return Ok(Outcome::NothingRan);
     };
-    let weights = weights(&plan.expected.array);
-    let got = match gradients(target, case.row, &plan, &weights) {
+    let mut weights: Vec<Option<Array>> = plan.expected.iter().map(weights).collect();
+    let got = match gradients(target, case.row, &plan, &mut weights) {
         Ok(got) => got,
         Err(error) => return Ok(Outcome::of_error(error, &*target.backend)),
     };
+    if weights.iter().all(Option::is_none) && !got.is_empty() {
+        let message = "no result requires grad, although the operator's tensors do";
+        return Err(Fault::new(Symptom::WrongValue, message));
+    }
     let wanted = differences(case, &plan, &weights)?;
     for (at, (got, (shape, wanted))) in got.iter().zip(&wanted).enumerate() {
         let known = wanted.iter().filter(|item| !item.is_nan());
@@ -104,11 +115,16 @@ fn one(target: &Target, case: &Case, number: usize) -> Result<Outcome, Fault> {
     Ok(Outcome::Passed)
 }
 
-/// Returns the gradients of the result, distinct numbers of both signs.
-fn weights(result: &Array) -> Array {
+fn is_differentiable(result: &Expected) -> bool {
+    !result.absent && result.array.dtype.is_floating()
+}
+
+/// Returns the gradients of a result, distinct numbers of both signs; `None` of integers.
+fn weights(result: &Expected) -> Option<Array> {
     let mut random = Generator::new(5);
     let item = |_: &[usize]| Number::Float(random.below(9) as f64 / 4.0 - 1.0);
-    Array::from_fn(result.dtype, &result.shape, item)
+    let array = &result.array;
+    is_differentiable(result).then(|| Array::from_fn(array.dtype, &array.shape, item))
 }
 
 /// Returns whether a tensor of a call has a gradient.
@@ -122,8 +138,14 @@ fn dtype_of(plan: &Plan) -> DType {
     operands.clone().find(floating).map_or(DType::F64, |array| array.dtype)
 }
 
-/// Returns the gradients that the device computes, one list for each tensor.
-fn gradients(target: &Target, row: &Row, plan: &Plan, weights: &Array) -> Result<Vec<Vec<Number>>> {
+/// Returns the gradients that the device computes, one list for each tensor. Weights of results that
+/// don't require grad, such as the statistics of a norm, become `None`.
+fn gradients(
+    target: &Target,
+    row: &Row,
+    plan: &Plan,
+    weights: &mut [Option<Array>],
+) -> Result<Vec<Vec<Number>>> {
     let dtype = dtype_of(plan);
     let (mut leaves, mut values) = (Vec::new(), Vec::new());
     let place = |array: &Array, layout: Layout| -> Result<Tensor> {
@@ -154,10 +176,22 @@ fn gradients(target: &Target, row: &Row, plan: &Plan, weights: &Array) -> Result
     random::set_state(plan.state)?;
     let result = dispatcher().call(&row.schema().name.to_string(), &args);
     random::set_state(before)?;
-    let result = result?.into_tensor()?;
-    let weights = place(weights, Layout::Contiguous)?;
-    let made =
-        autograd::grad(&[result], &leaves, &[Some(weights)], Options::default(), &|| Ok(()))?;
+    let mut flat = Vec::new();
+    flatten(result?, &mut flat)?;
+    let (mut results, mut given) = (Vec::new(), Vec::new());
+    for (result, weights) in flat.into_iter().zip(weights) {
+        match (&*weights, result) {
+            (Some(array), Some(result)) if autograd::requires_grad(&result) => {
+                given.push(Some(place(array, Layout::Contiguous)?));
+                results.push(result);
+            }
+            _ => *weights = None,
+        }
+    }
+    let made = match results.is_empty() {
+        true => vec![None; leaves.len()],
+        false => autograd::grad(&results, &leaves, &given, Options::default(), &|| Ok(()))?,
+    };
     let zeros = |leaf: &Tensor| vec![Number::Float(0.0); leaf.numel()];
     let each = made.iter().zip(&leaves);
     each.map(|(grad, leaf)| grad.as_ref().map_or_else(|| Ok(zeros(leaf)), elements)).collect()
@@ -166,9 +200,9 @@ fn gradients(target: &Target, row: &Row, plan: &Plan, weights: &Array) -> Result
 /// A tensor's shape, and a number for each of its elements.
 type Differences = (Vec<usize>, Vec<f64>);
 
-/// Returns the central differences of the weighted sum of the model's result, for each tensor; NaN
+/// Returns the central differences of the weighted sum of the model's results, for each tensor; NaN
 /// where there is no derivative.
-fn differences(case: &Case, plan: &Plan, weights: &Array) -> Result<Vec<Differences>> {
+fn differences(case: &Case, plan: &Plan, weights: &[Option<Array>]) -> Result<Vec<Differences>> {
     let dtype = dtype_of(plan);
     // In float64, so that a step isn't rounded away.
     let mut args = plan.args.clone();
@@ -185,9 +219,12 @@ fn differences(case: &Case, plan: &Plan, weights: &Array) -> Result<Vec<Differen
         }
     }
     let loss = |args: &[Arg]| -> Result<f64> {
-        let result = model::expected(case.row, &Given::new(args, plan.state))?;
-        let items = result.array.items.iter().zip(&weights.items);
-        Ok(items.map(|(item, weight)| item.float() * weight.float()).sum())
+        let results = model::expected(case.row, &Given::new(args, plan.state))?;
+        let weighted = results.iter().zip(weights).filter_map(|(result, weights)| {
+            let items = result.array.items.iter().zip(&weights.as_ref()?.items);
+            Some(items.map(|(item, weight)| item.float() * weight.float()).sum::<f64>())
+        });
+        Ok(weighted.sum())
     };
     let count = args.iter().map(|arg| arg.operands().len()).sum();
     let mut all = Vec::new();

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use keyfold_backend::{GpuBackend, fallback_of};
 use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_dispatch::schema::{Argument, Return};
 use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_ops::Row;
 use keyfold_tensor::device::{MemoryRef, memory_of, random};
 use keyfold_tensor::{Tensor, Value, ValueRef, dispatcher};
 
-use crate::array::{Arg, Layout, Operand};
+use crate::array::{Arg, Array, Layout, Operand};
 use crate::block::{Block, byte_offsets};
 use crate::case::{Plan, Way};
+use crate::model::{Expected, Given, property};
 use crate::number::{Number, decode};
 use crate::report::Symptom;
 
@@ -95,9 +97,9 @@ impl Outcome {
     }
 }
 
-/// The result of a call, and the bytes that it left.
+/// A result of a call, and the bytes that it left.
 pub(crate) struct CallResult {
-    /// The result's elements.
+    /// The result's elements; none where there is no tensor.
     pub(crate) got: Vec<Number>,
     /// The elements of `out` that still have the bytes from before.
     pub(crate) untouched: Vec<bool>,
@@ -123,7 +125,7 @@ pub(crate) fn run(target: &Target, row: &Row, plan: &Plan) -> Outcome {
 
 fn run_once(target: &Target, row: &Row, plan: &Plan) -> Outcome {
     match execute(target, row, plan, 0) {
-        Ok(Ok(done)) => match compare(plan, &done) {
+        Ok(Ok(done)) => match compare(row, plan, &done) {
             None => Outcome::Passed,
             Some(fault) => Outcome::Failed(fault),
         },
@@ -132,9 +134,28 @@ fn run_once(target: &Target, row: &Row, plan: &Plan) -> Outcome {
     }
 }
 
-/// Compares the elements of a result.
-pub(crate) fn compare(plan: &Plan, done: &CallResult) -> Option<Fault> {
-    let expected = &plan.expected;
+/// Compares the elements of the results, and what they have in common with the arguments.
+pub(crate) fn compare(row: &Row, plan: &Plan, done: &[CallResult]) -> Option<Fault> {
+    let wrong = |(at, (expected, done)): (usize, (&Expected, &CallResult))| {
+        let of = if plan.expected.len() > 1 { format!(" of result {at}") } else { String::new() };
+        wrong_elements(expected, done, &of)
+    };
+    if let Some(fault) = plan.expected.iter().zip(done).enumerate().find_map(wrong) {
+        return Some(fault);
+    }
+    let holds = property(row)?;
+    let array = |(expected, done): (&Expected, &CallResult)| Array {
+        items: done.got.clone(),
+        dtype: expected.array.dtype,
+        shape: expected.array.shape.clone(),
+    };
+    let results: Vec<Array> = plan.expected.iter().zip(done).map(array).collect();
+    let mistake = holds(&Given::new(&plan.args, plan.state), &results).err()?;
+    Some(Fault::new(Symptom::WrongValue, mistake))
+}
+
+/// Compares the elements of a result, which a message calls so.
+fn wrong_elements(expected: &Expected, done: &CallResult, name: &str) -> Option<Fault> {
     let wrong: Vec<usize> =
         (0..done.got.len()).filter(|at| !expected.accepts(*at, done.got[*at])).collect();
     let first = *wrong.first()?;
@@ -150,7 +171,7 @@ pub(crate) fn compare(plan: &Plan, done: &CallResult) -> Option<Fault> {
         tolerance => format!("within {tolerance:.3e}"),
     };
     let message = format!(
-        "{} of {} elements are wrong; the first is {index:?}: expected {} {allowed}, got {}",
+        "{} of {} elements{name} are wrong; the first is {index:?}: expected {} {allowed}, got {}",
         wrong.len(),
         done.got.len(),
         wanted.cast(expected.array.dtype).scalar(),
@@ -173,13 +194,17 @@ pub(crate) fn index_of(mut place: usize, shape: &[usize]) -> Vec<usize> {
 struct DeviceArgs {
     blocks: Vec<Block>,
     values: Vec<Value>,
-    /// The block that the call writes to.
-    written: Option<usize>,
+    /// The blocks that the call writes to.
+    written: Vec<usize>,
+    /// The tensors that the call writes to and doesn't return.
+    only_written: Vec<Tensor>,
 }
 
 /// Places the arguments; equal tensors of an aliased call share a block.
 fn place(target: &Target, row: &Row, plan: &Plan, pattern: u8) -> Result<DeviceArgs> {
-    let mut placed = DeviceArgs { blocks: Vec::new(), values: Vec::new(), written: None };
+    let (blocks, values) = (Vec::new(), Vec::new());
+    let (written, only_written) = (Vec::new(), Vec::new());
+    let mut placed = DeviceArgs { blocks, values, written, only_written };
     let mut known: Vec<(usize, &Operand)> = Vec::new();
     for (arg, argument) in plan.args.iter().zip(&row.schema().arguments) {
         let mut tensors = Vec::new();
@@ -193,7 +218,7 @@ fn place(target: &Target, row: &Row, plan: &Plan, pattern: u8) -> Result<DeviceA
             }
             known.push((placed.blocks.len(), operand));
             if argument.alias.as_ref().is_some_and(|alias| alias.write) {
-                placed.written = Some(placed.blocks.len());
+                placed.written.push(placed.blocks.len());
             }
             let block = Block::place(
                 &*target.memory,
@@ -204,6 +229,9 @@ fn place(target: &Target, row: &Row, plan: &Plan, pattern: u8) -> Result<DeviceA
             )?;
             tensors.push(block.tensor.clone());
             placed.blocks.push(block);
+        }
+        if is_only_written(row, argument) {
+            placed.only_written.extend(tensors.iter().cloned());
         }
         let mut tensors = tensors.into_iter();
         placed.values.push(match arg {
@@ -231,38 +259,47 @@ pub(crate) fn execute(
     row: &Row,
     plan: &Plan,
     pattern: u8,
-) -> Result<Result<CallResult, Fault>> {
+) -> Result<Result<Vec<CallResult>, Fault>> {
     let memory = &*target.memory;
     let mut placed = place(target, row, plan, pattern)?;
     let mut name = row.schema().name.to_string();
-    let mut out = None;
+    let mut outs = Vec::new();
     match (plan.way, row.out_schema()) {
         (Way::Out(layout), Some(schema)) => {
             let filler = (pattern, false);
-            out = Some(Block::place(memory, target.device, &plan.expected.array, layout, filler)?);
+            for expected in &plan.expected {
+                let array = &expected.array;
+                outs.push(Block::place(memory, target.device, array, layout, filler)?);
+            }
             name = schema.name.to_string();
         }
         (Way::InPlace, Some(schema)) => {
-            placed.written = Some(0);
+            placed.written.push(0);
             placed.values.push(Value::Tensor(placed.blocks[0].tensor.clone()));
             name = schema.name.to_string();
         }
         _ => {}
     }
-    placed.values.extend(out.iter().map(|block| Value::Tensor(block.tensor.clone())));
+    placed.values.extend(outs.iter().map(|block| Value::Tensor(block.tensor.clone())));
     let before = random::state(target.device)?;
     random::set_state(plan.state)?;
     let args: Vec<ValueRef<'_>> = placed.values.iter().map(Value::as_ref).collect();
     let calls = target.dispatcher.as_ref().unwrap_or_else(|| dispatcher());
     let result = calls.call(&name, &args);
     random::set_state(before)?;
-    let result = result?.into_tensor()?;
-    if let Some(fault) = wrong_form(target, plan, &result) {
+    let mut results = Vec::new();
+    match result? {
+        // An operator without results.
+        Value::None if row.schema().returns.is_empty() => {}
+        value => flatten(value, &mut results)?,
+    }
+    results.extend(placed.only_written.iter().cloned().map(Some));
+    if let Some(fault) = wrong_form(target, plan, &results) {
         return Ok(Err(fault));
     }
     let now = placed.blocks.iter().map(|block| block.read(memory)).collect::<Result<Vec<_>>>()?;
     for (at, (block, now)) in placed.blocks.iter().zip(&now).enumerate() {
-        let written = placed.written == Some(at);
+        let written = placed.written.contains(&at);
         if let Some(byte) = block.changed(now, written) {
             let (symptom, what) = match written {
                 true => (Symptom::OutOfBounds, "the output"),
@@ -273,44 +310,95 @@ pub(crate) fn execute(
             return Ok(Err(Fault::new(symptom, message)));
         }
     }
-    if let Some(block) = &out {
+    let mut done = Vec::with_capacity(results.len());
+    for block in &outs {
         let now = block.read(memory)?;
         if let Some(byte) = block.changed(&now, true) {
             let message = format!("byte {byte} from the output's first element changed");
             return Ok(Err(Fault::new(Symptom::OutOfBounds, message)));
         }
-        return Ok(Ok(CallResult { got: block.numbers(&now), untouched: block.untouched(&now) }));
+        done.push(CallResult { got: block.numbers(&now), untouched: block.untouched(&now) });
     }
-    let shared = placed
-        .blocks
-        .iter()
-        .zip(&now)
-        .find(|(block, _)| result.buffer().shares_with(block.tensor.buffer()));
-    let got = match shared {
-        Some((block, now)) => block.view(now, &result),
-        None => elements(&result)?,
-    };
-    Ok(Ok(CallResult { got, untouched: Vec::new() }))
+    for result in results.into_iter().skip(outs.len()) {
+        let shares =
+            |result: &Tensor, block: &Block| result.buffer().shares_with(block.tensor.buffer());
+        let got = match &result {
+            None => Vec::new(),
+            Some(result) => {
+                let mut blocks = placed.blocks.iter().zip(&now);
+                match blocks.find(|(block, _)| shares(result, block)) {
+                    Some((block, now)) => block.view(now, result),
+                    None => elements(result)?,
+                }
+            }
+        };
+        done.push(CallResult { got, untouched: Vec::new() });
+    }
+    Ok(Ok(done))
 }
 
-/// Checks dtype, shape and device of a result.
-fn wrong_form(target: &Target, plan: &Plan, result: &Tensor) -> Option<Fault> {
-    let wanted = &plan.expected.array;
-    let fits = result.dtype() == wanted.dtype
-        && result.shape()[..] == wanted.shape[..]
-        && result.device() == target.device;
-    (!fits).then(|| {
-        let message = format!(
-            "expected {}{:?} on {}, got {}{:?} on {}",
-            wanted.dtype,
-            wanted.shape,
-            target.device,
-            result.dtype(),
-            result.shape(),
-            result.device()
+/// Returns whether an operator writes to an argument and doesn't return it.
+pub(crate) fn is_only_written(row: &Row, argument: &Argument) -> bool {
+    let Some(alias) = argument.alias.as_ref().filter(|alias| alias.write) else { return false };
+    let is_it = |returned: &Return| {
+        let own = returned.alias.as_ref();
+        own.is_some_and(|own| own.sets.iter().any(|set| alias.sets.contains(set)))
+    };
+    !row.schema().returns.iter().any(is_it)
+}
+
+/// Adds the tensors of a result, those of tuples and lists in their order.
+///
+/// # Errors
+/// As [`Value::into_tensor`].
+pub(crate) fn flatten(value: Value, to: &mut Vec<Option<Tensor>>) -> Result<()> {
+    match value {
+        Value::Tuple(all) | Value::List(all) => {
+            all.into_iter().try_for_each(|one| flatten(one, to))
+        }
+        Value::None => {
+            to.push(None);
+            Ok(())
+        }
+        one => {
+            to.push(Some(one.into_tensor()?));
+            Ok(())
+        }
+    }
+}
+
+/// Checks number, dtypes, shapes and devices of the results.
+fn wrong_form(target: &Target, plan: &Plan, results: &[Option<Tensor>]) -> Option<Fault> {
+    let wrong = |message: String| Some(Fault::new(Symptom::WrongForm, message));
+    if results.len() != plan.expected.len() {
+        return wrong(format!("expected {} results, got {}", plan.expected.len(), results.len()));
+    }
+    for (at, (result, expected)) in results.iter().zip(&plan.expected).enumerate() {
+        let wanted = &expected.array;
+        let fits = match result {
+            None => expected.absent,
+            Some(result) => {
+                !expected.absent
+                    && result.dtype() == wanted.dtype
+                    && result.shape()[..] == wanted.shape[..]
+                    && result.device() == target.device
+            }
+        };
+        if fits {
+            continue;
+        }
+        let of = if results.len() > 1 { format!("result {at}: ") } else { String::new() };
+        let wanted = match expected.absent {
+            true => "None".to_owned(),
+            false => format!("{}{:?} on {}", wanted.dtype, wanted.shape, target.device),
+        };
+        let got = result.as_ref().map_or_else(
+            || "None".to_owned(),
+            |got| format!("{}{:?} on {}", got.dtype(), got.shape(), got.device()),
         );
-        Fault::new(Symptom::WrongForm, message)
-    })
+        return wrong(format!("{of}expected {wanted}, got {got}"));
+    }
+    None
 }
 
 /// Returns the elements of a tensor, in row-major order.

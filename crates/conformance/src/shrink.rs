@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use keyfold_core::{DType, DTypeKind, Scalar};
 use keyfold_dispatch::Value as _;
+use keyfold_dispatch::schema::Type;
 use keyfold_tensor::Value;
 
 use crate::array::{Arg, Array, Layout, Operand};
@@ -11,7 +12,7 @@ use crate::case::{Case, Change, Plan, Way};
 use crate::elements::Values;
 use crate::number::Number;
 use crate::report::Symptom;
-use crate::run::{Outcome, Target, run};
+use crate::run::{Outcome, Target, is_only_written, run};
 
 /// The most runs of a case.
 const MOST_RUNS: usize = 80;
@@ -181,11 +182,14 @@ fn program(target: &Target, case: &Case, plan: &Plan) -> String {
         lines.push(made(&name, operand, &device));
         name
     };
-    let mut first = None;
+    let (mut first, mut written) = (None, Vec::new());
     for (arg, argument) in plan.args.iter().zip(&case.row.schema().arguments) {
         let text = match arg {
             Arg::Tensor(operand) => {
                 let name = tensor(operand, &mut lines);
+                if is_only_written(case.row, argument) {
+                    written.push(name.clone());
+                }
                 first.get_or_insert(name.clone());
                 name
             }
@@ -205,30 +209,51 @@ fn program(target: &Target, case: &Case, plan: &Plan) -> String {
         });
     }
     let mut operator = case.row.schema().name.to_string();
+    let several = plan.expected.len() > 1;
     if let (Way::Out(_) | Way::InPlace, Some(schema)) = (plan.way, case.row.out_schema()) {
         operator = schema.name.to_string();
-        let out = match (plan.way, first) {
-            (Way::Out(layout), _) => {
-                let zero = plan
-                    .expected
-                    .array
-                    .items
-                    .iter()
-                    .map(|_| Number::Whole(0).cast(plan.expected.array.dtype));
-                let array = Array { items: zero.collect(), ..plan.expected.array.clone() };
-                let layout = if layout == Layout::Broadcast { Layout::Contiguous } else { layout };
-                lines.push(made("out", &Operand { array, layout }, &device));
-                "out".to_owned()
-            }
-            (_, first) => first.unwrap_or_default(),
-        };
-        given.push(format!("out={out}"));
+        let outs = &schema.arguments[case.row.schema().arguments.len()..];
+        for (expected, argument) in plan.expected.iter().zip(outs) {
+            let out = match (plan.way, &first) {
+                (Way::Out(layout), _) => {
+                    let dtype = expected.array.dtype;
+                    let zero = Number::Whole(0).cast(dtype);
+                    let array = Array::from_fn(dtype, &expected.array.shape, |_| zero);
+                    let layout =
+                        if layout == Layout::Broadcast { Layout::Contiguous } else { layout };
+                    lines.push(made(&argument.name, &Operand { array, layout }, &device));
+                    argument.name.to_string()
+                }
+                (_, first) => first.clone().unwrap_or_default(),
+            };
+            given.push(format!("{}={out}", argument.name));
+        }
     }
     let mut text = lines.join("\n");
-    let _ = write!(text, "\nprint(kf.get_op(\"{operator}\")({}).tolist())", given.join(", "));
-    if !plan.expected.any {
-        let _ =
-            write!(text, "\n# {}", nested(&plan.expected.array.cast(plan.expected.array.dtype)));
+    let call = format!("kf.get_op(\"{operator}\")({})", given.join(", "));
+    let returns = &case.row.schema().returns;
+    let is_list = matches!(&returns[..], [one] if matches!(one.ty, Type::List(..)));
+    let is_lone = returns.len() == 1 && !is_list;
+    match (several, is_lone) {
+        (false, true) => drop(write!(text, "\nprint({call}.tolist())")),
+        // Tensors that are only written to are printed by their names.
+        (_, true) => drop(write!(text, "\nresults = [{call}]")),
+        (_, false) if returns.is_empty() => drop(write!(text, "\n{call}\nresults = []")),
+        (_, false) => drop(write!(text, "\nresults = list({call})")),
+    }
+    if several || !is_lone {
+        let _ = write!(text, "\nresults += [{}]", written.join(", "));
+        text.push_str(
+            "\nfor result in results:\n    print(None if result is None else result.tolist())",
+        );
+    }
+    for expected in &plan.expected {
+        let array = &expected.array;
+        let _ = match (expected.absent, expected.any) {
+            (true, _) => write!(text, "\n# None"),
+            (_, true) => write!(text, "\n# {}{:?}", array.dtype, array.shape),
+            _ => write!(text, "\n# {}", nested(&array.cast(array.dtype))),
+        };
     }
     text
 }

@@ -37,14 +37,14 @@ pub(crate) fn check(checks: &mut Checks<'_>, seed: u64) {
 
 /// Calls an operator with one set of arguments after the other, and with the first again.
 fn chain(target: &Target, row: &Row, case: &Case, changes: &[Change]) -> Result<Outcome, Fault> {
-    let mut known: Vec<(Plan, CallResult)> = Vec::new();
+    let mut known: Vec<(Plan, Vec<CallResult>)> = Vec::new();
     for change in changes.iter().chain(changes.first()) {
         let Some(plan) = case.plan(target.device, change)? else { continue };
         let done = match execute(target, row, &plan, 0) {
             Ok(done) => done?,
             Err(error) => return Ok(Outcome::of_error(error, &*target.backend)),
         };
-        if let Some(fault) = compare(&plan, &done) {
+        if let Some(fault) = compare(row, &plan, &done) {
             return Err(explained(fault, (&plan, &done), &known));
         }
         known.push((plan, done));
@@ -55,10 +55,13 @@ fn chain(target: &Target, row: &Row, case: &Case, changes: &[Change]) -> Result<
 /// Returns a fault as that of a stale cache if the result is an earlier call's.
 fn explained(
     fault: Fault,
-    (plan, done): (&Plan, &CallResult),
-    known: &[(Plan, CallResult)],
+    (plan, done): (&Plan, &[CallResult]),
+    known: &[(Plan, Vec<CallResult>)],
 ) -> Fault {
-    let Some((with, _)) = known.iter().find(|(_, other)| other.got == done.got) else {
+    let is_same = |other: &[CallResult]| {
+        other.len() == done.len() && other.iter().zip(done).all(|(a, b)| a.got == b.got)
+    };
+    let Some((with, _)) = known.iter().find(|(_, other)| is_same(other)) else {
         return fault;
     };
     let message = format!(

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use keyfold_backend::{
-    GpuBackend, Index, Launch, Linalg, Offer, Operation, Pointwise, Random, Reduce, ReduceParams,
-    Rows, Scan, register,
+    GpuBackend, Groups, Index, Launch, Linalg, Offer, Operation, Pointwise, Random, Reduce,
+    ReduceParams, Rows, Scan, register,
 };
 use keyfold_conformance::{
     Options, Report, Symptom, Verdict, assert_conforms, run_child, run_isolated,
@@ -59,6 +59,10 @@ impl GpuBackend for Aborting {
 
     fn random(&self) -> Option<&dyn Random> {
         Some(&HostBackend)
+    }
+
+    fn groups(&self) -> Groups<'_> {
+        HostBackend.groups()
     }
 }
 

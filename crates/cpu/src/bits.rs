@@ -1,6 +1,6 @@
 //! Elements as plain bits of their size: for kernels that move elements without interpreting them.
 
-use keyfold_core::{Complex, Error, ErrorKind, Result, layout};
+use keyfold_core::{Complex, Error, ErrorKind, Result, bf16, f16, layout};
 use keyfold_tensor::Tensor;
 
 /// A type without padding for which every bit pattern is a value.
@@ -17,7 +17,7 @@ macro_rules! bits {
     )*};
 }
 
-bits!(u8, u16, u32, u64, [u32; 2], [u64; 2], f32, f64);
+bits!(u8, u16, u32, u64, i64, [u32; 2], [u64; 2], f16, bf16, f32, f64);
 
 // SAFETY: a complex number is its two parts, without padding.
 unsafe impl Bits for Complex<f32> {}

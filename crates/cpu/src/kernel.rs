@@ -1,6 +1,6 @@
 //! The kernels of a group: functions that are launched on the host, in a table for each operation.
 
-use keyfold_backend::{Launch, Offer, Operation};
+use keyfold_backend::{Execute, Launch, Offer, Operation};
 use keyfold_core::Result;
 use keyfold_kit::axes::{
     Axes, Bool, C64, C128, DispatchTable, F32, F64, I8, I16, I32, I64, OneOf, Query, U8, U16, U32,
@@ -39,6 +39,41 @@ impl<P> HostKernel<P> {
 impl<P> Launch<P> for HostKernel<P> {
     unsafe fn launch(&self, params: &P, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         (self.0)(params, inputs, out)
+    }
+}
+
+/// The function of a kernel with several outputs, which no other code accesses.
+type SeveralFunction<P> = fn(&P, &[&Tensor], &[&Tensor]) -> Result<()>;
+
+/// A kernel of the CPU with any number of outputs.
+pub(crate) struct SeveralKernel<P>(SeveralFunction<P>);
+
+impl<P> Clone for SeveralKernel<P> {
+    fn clone(&self) -> Self {
+        SeveralKernel(self.0)
+    }
+}
+
+impl<P> SeveralKernel<P> {
+    pub(crate) fn new(function: SeveralFunction<P>) -> Self {
+        SeveralKernel(function)
+    }
+}
+
+impl<P> Execute<P> for SeveralKernel<P> {
+    unsafe fn execute(&self, params: &P, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<()> {
+        (self.0)(params, inputs, outputs)
+    }
+}
+
+/// As [`offer`], for kernels with several outputs.
+pub(crate) fn offer_several<S: Axes, P: 'static>(
+    table: &DispatchTable<S, SeveralKernel<P>>,
+    point: impl Query<S>,
+) -> Offer<&dyn Execute<P>> {
+    match table.select(point) {
+        Ok(kernel) => Offer::Native(kernel),
+        Err(error) => Offer::No(error.message().to_owned().into()),
     }
 }
 

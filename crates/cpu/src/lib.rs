@@ -21,21 +21,30 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+mod attention;
 mod bits;
 mod convert;
+mod convolution;
+mod decomposition;
+mod dropout;
 mod element;
+mod epilogue;
 mod index;
 mod kernel;
 mod matmul;
+mod norm;
+mod optim;
 mod pointwise;
+mod pool;
 mod random;
+mod recurrent;
 mod reduce;
 mod scan;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use keyfold_backend::{GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Rows, Scan};
+use keyfold_backend::{GpuBackend, Groups, Index, Linalg, Pointwise, Random, Reduce, Rows, Scan};
 use keyfold_kit::pool::{Schedule, parallel_for};
 use keyfold_tensor::device::{HostMemory, Memory, share_copies};
 
@@ -96,5 +105,19 @@ impl GpuBackend for HostBackend {
 
     fn random(&self) -> Option<&dyn Random> {
         Some(self)
+    }
+
+    fn groups(&self) -> Groups<'_> {
+        Groups {
+            norm: Some(self),
+            linear: Some(self),
+            dropout: Some(self),
+            optim: Some(self),
+            recurrent: Some(self),
+            attention: Some(self),
+            convolution: Some(self),
+            decomposition: Some(self),
+            pool: Some(self),
+        }
     }
 }

@@ -162,6 +162,10 @@ static KeyfoldError *support(void *data, const KeyfoldOperation *op) {
             ints &= op->input_dtypes[i].code == kDLInt;
         return floats || ints ? NULL : error("NotSupported", "the board has float32 and integers");
     }
+    if (is(op->group, "linear") && is(op->name, "matmul") && floats)
+        return op->outputs == 1 && op->output_dtypes[0].bits == 32
+                   ? NULL
+                   : error("NotSupported", "the board's products are one float32 tensor");
     if (is(op->group, "rows") && floats && CASE == LIES)
         return NULL;
     if (is(op->group, "index") && is(op->name, "positions"))
@@ -169,8 +173,38 @@ static KeyfoldError *support(void *data, const KeyfoldOperation *op) {
     return error("NotSupported", "the board adds and multiplies float32");
 }
 
+/* A parameter of a group of 1.2. */
+static const KeyfoldField *field(const KeyfoldExecution *call, const char *name) {
+    const KeyfoldFields *all = call->params;
+    for (uint32_t i = 0; i < all->count; ++i)
+        if (is(all->fields[i].name, name))
+            return all->fields + i;
+    return NULL;
+}
+
+/* alpha a b + beta addend, of matrices */
+static KeyfoldError *product(const KeyfoldExecution *call) {
+    const DLTensor *a = call->tensors, *b = a + 1, *out = call->tensors + call->inputs;
+    const KeyfoldField *activation = field(call, "activation");
+    if (activation->kind != kKeyfoldFieldText || !is(activation->text, "none"))
+        return error("NotSupported", "the board has no activations");
+    int addend = field(call, "has_addend")->integer != 0;
+    double alpha = field(call, "alpha")->number, beta = field(call, "beta")->number;
+    int64_t m = a->shape[0], k = a->shape[1], n = b->shape[1];
+    for (int64_t at = 0; at < m * n; ++at) {
+        double sum = 0;
+        for (int64_t i = 0; i < k; ++i)
+            sum += *(float *)element(a, at / n * k + i) * *(float *)element(b, i * n + at % n);
+        *(float *)element(out, at) =
+            (float)(alpha * sum + (addend ? beta * *(float *)element(a + 2, at) : 0));
+    }
+    return NULL;
+}
+
 static KeyfoldError *execute(void *data, const KeyfoldExecution *call) {
     (void)data;
+    if (is(call->group, "linear"))
+        return product(call);
     const DLTensor *a = call->tensors, *out = call->tensors + call->inputs;
     if (is(call->name, "add") || is(call->name, "mul")) {
         int add = is(call->name, "add");
@@ -325,7 +359,7 @@ static KeyfoldError *register_plugin(const KeyfoldHost *table, KeyfoldRegistrar 
     d->data = &dropped, d->drop = drop;
     d->device_count = 2, d->stream_count = 1;
     d->groups = KEYFOLD_GROUP_POINTWISE | KEYFOLD_GROUP_REDUCE | KEYFOLD_GROUP_ROWS |
-                KEYFOLD_GROUP_INDEX;
+                KEYFOLD_GROUP_INDEX | KEYFOLD_GROUP_LINEAR;
     d->allocate = allocate, d->release = release, d->upload = upload, d->download = download;
     d->copy = copy, d->fill = fill, d->synchronize = synchronize;
     d->support = support, d->execute = execute, d->count_true = count_true;

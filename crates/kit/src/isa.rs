@@ -172,16 +172,39 @@ static LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Runs the work at the level in use.
 #[inline]
 pub fn dispatch<W: Work>(work: W) -> W::Output {
-    let mut level = LEVEL.load(Ordering::Relaxed);
-    if level == 0 {
-        level = detect();
+    in_use().run(work)
+}
+
+/// A level that the processor has, for pieces of work that have to run at the same one: because they share
+/// data in an order that follows from the level.
+#[derive(Clone, Copy, Debug)]
+pub struct InUse(u8);
+
+/// The level in use as of now.
+#[inline]
+pub fn in_use() -> InUse {
+    match LEVEL.load(Ordering::Relaxed) {
+        0 => InUse(detect()),
+        level => InUse(level),
     }
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        3 if W::AVX512 => Avx512::call(work),
-        #[cfg(target_arch = "x86_64")]
-        2 | 3 => Avx2::call(work),
-        _ => Baseline::call(work),
+}
+
+impl InUse {
+    /// The level.
+    pub fn level(self) -> Level {
+        Level::from_number(self.0).unwrap_or(Level::Baseline)
+    }
+
+    /// Runs the work at this level.
+    #[inline]
+    pub fn run<W: Work>(self, work: W) -> W::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            3 if W::AVX512 => Avx512::call(work),
+            #[cfg(target_arch = "x86_64")]
+            2 | 3 => Avx2::call(work),
+            _ => Baseline::call(work),
+        }
     }
 }
 

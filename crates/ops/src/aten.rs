@@ -76,6 +76,12 @@ binary! {
     gt, "aten::gt";
     ge, "aten::ge";
     copy_, "aten::copy_";
+    sigmoid_backward, "aten::sigmoid_backward";
+    tanh_backward, "aten::tanh_backward";
+    gelu_backward, "aten::gelu_backward";
+    gelu_tanh_backward, "aten::gelu_tanh_backward";
+    gelu_sigmoid_backward, "aten::gelu_sigmoid_backward";
+    masked_zero, "keyfold::masked_zero";
 }
 
 macro_rules! scalar {
@@ -108,6 +114,37 @@ scalar! {
     lt_scalar, "aten::lt.Scalar";
     le_scalar, "aten::le.Scalar";
     fill_, "aten::fill_.Scalar";
+}
+
+/// `aten::threshold_backward`: the gradient, and 0 where `x` isn't above the threshold.
+///
+/// # Errors
+/// Those of the call.
+pub fn threshold_backward(
+    grad: &Tensor,
+    x: &Tensor,
+    threshold: impl Into<Scalar>,
+) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::threshold_backward");
+    OP.call(&[grad.into(), x.into(), threshold.into().into()])
+}
+
+/// `aten::_softmax_backward_data`: the gradient of softmax from its result.
+///
+/// # Errors
+/// Those of the call.
+pub fn softmax_backward(grad: &Tensor, output: &Tensor, dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::_softmax_backward_data");
+    OP.call(&[grad.into(), output.into(), dim.into(), output.dtype().into()])
+}
+
+/// `aten::_log_softmax_backward_data`: as [`softmax_backward`], of its logarithm.
+///
+/// # Errors
+/// Those of the call.
+pub fn log_softmax_backward(grad: &Tensor, output: &Tensor, dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::_log_softmax_backward_data");
+    OP.call(&[grad.into(), output.into(), dim.into(), output.dtype().into()])
 }
 
 /// `aten::flip`
@@ -323,6 +360,29 @@ pub fn scatter_add(x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Res
     OP.call(&[x.into(), dim.into(), index.into(), source.into()])
 }
 
+/// `aten::embedding` without a row for padding.
+///
+/// # Errors
+/// Those of the call.
+pub fn embedding(weight: &Tensor, indices: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::embedding");
+    OP.call(&[weight.into(), indices.into()])
+}
+
+/// `aten::embedding_dense_backward`; a `padding` of -1 is none.
+///
+/// # Errors
+/// Those of the call.
+pub fn embedding_dense_backward(
+    grad: &Tensor,
+    indices: &Tensor,
+    rows: i64,
+    padding: i64,
+) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::embedding_dense_backward");
+    OP.call(&[grad.into(), indices.into(), rows.into(), padding.into(), false.into()])
+}
+
 /// `aten::arange`: the integers from 0 to `end`, exclusive.
 ///
 /// # Errors
@@ -346,4 +406,13 @@ pub fn sum_to(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let dims: Vec<i64> = (0..added).chain(stretched.map(|d| added + d)).map(|d| d as i64).collect();
     let summed = sum(x, &dims, true)?;
     if added == 0 { Ok(summed) } else { reshape(&summed, &sizes(shape)) }
+}
+
+/// `aten::native_dropout_backward`
+///
+/// # Errors
+/// Those of the call.
+pub fn native_dropout_backward(grad: &Tensor, mask: &Tensor, scale: f64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::native_dropout_backward");
+    OP.call(&[grad.into(), mask.into(), ValueRef::Float(scale)])
 }

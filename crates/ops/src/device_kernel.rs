@@ -3,7 +3,7 @@
 
 use keyfold_backend::{fallback_of, note_fallback};
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
-use keyfold_dispatch::schema::{Argument, Schema};
+use keyfold_dispatch::schema::{Alias, Argument, Schema};
 use keyfold_dispatch::{CallContext, Kernel, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -73,7 +73,7 @@ fn error_at(error: Error, schema: &Schema, argument: &Argument) -> Error {
 /// Those of a kernel that writes to the arguments.
 fn check_written(schema: &Schema, args: &[ValueRef<'_>]) -> Result<()> {
     for (argument, arg) in schema.arguments.iter().zip(args) {
-        if is_written(argument) {
+        if is_written(argument) && !matches!(arg, ValueRef::None) {
             let tensor = arg.tensor()?;
             check_apart(&schema.name.qualified(), &argument.name, tensor)?;
             tensor.check_writable().map_err(|error| error_at(error, schema, argument))?;
@@ -95,6 +95,14 @@ fn note_writes(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) {
 
 fn is_written(argument: &Argument) -> bool {
     argument.alias.as_ref().is_some_and(|alias| alias.write)
+}
+
+/// Returns whether a schema declares a result to be an argument.
+fn is_same_memory(result: &Option<Alias>, argument: &Option<Alias>) -> bool {
+    match (result, argument) {
+        (Some(result), Some(argument)) => result.sets == argument.sets,
+        _ => false,
+    }
 }
 
 /// Calls `f` with the arguments, after copying 0-dim tensors of the host to the device. Calls accept these
@@ -208,6 +216,9 @@ fn run_fallback(
     let result = context.dispatcher()?.call(&schema.name.to_string(), &there)?;
     let mut returned = None;
     for (place, argument) in schema.arguments.iter().enumerate().filter(|(_, a)| is_written(a)) {
+        if matches!(args[place], ValueRef::None) {
+            continue;
+        }
         let (target, copy) = (args[place].tensor()?, there[place].tensor()?);
         let written = copy.to_device(home).and_then(|copy| {
             // SAFETY: the schema says that the operator writes to this argument, so the caller gave its
@@ -215,10 +226,19 @@ fn run_fallback(
             unsafe { target.copy_from(&copy) }
         });
         written.map_err(|error| error_at(error, schema, argument))?;
-        returned = Some(place);
+        if schema.returns.iter().any(|result| is_same_memory(&result.alias, &argument.alias)) {
+            returned = Some(place);
+        }
     }
     match returned {
-        Some(at) if schema.returns.iter().any(|r| r.alias.is_some()) => Ok(Value::Argument(at)),
-        _ => copy_between(result.as_ref(), (to, home)),
+        Some(at) => Ok(Value::Argument(at)),
+        None => match result {
+            // A value's reference doesn't tell several results from a list.
+            Value::Tuple(results) => {
+                let copies = results.iter().map(|one| copy_between(one.as_ref(), (to, home)));
+                copies.collect::<Result<_>>().map(Value::Tuple)
+            }
+            result => copy_between(result.as_ref(), (to, home)),
+        },
     }
 }

@@ -10,10 +10,15 @@ use crate::pointwise::{Pointwise, parse};
 
 /// Refuses an argument `index` that isn't of an integer dtype.
 pub(crate) fn check_integer(op: &Op, index: &Tensor) -> Result<()> {
+    check_integer_argument(op, "index", index)
+}
+
+/// As [`check_integer`], of an argument of that name.
+pub(crate) fn check_integer_argument(op: &Op, name: &str, index: &Tensor) -> Result<()> {
     if index.dtype().is_integral() {
         return Ok(());
     }
-    let message = format!("argument 'index' must be of an integer dtype, not {}", index.dtype());
+    let message = format!("argument '{name}' must be of an integer dtype, not {}", index.dtype());
     Err(op.error(ErrorKind::DType, message))
 }
 

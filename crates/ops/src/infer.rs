@@ -11,6 +11,7 @@ use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape};
 use keyfold_dispatch::Args;
 use keyfold_layers::autograd::TensorMeta;
 use keyfold_tensor::{Overlap, Tensor, Value, ValueRef, overlap};
+use smallvec::SmallVec;
 
 use crate::convert;
 use crate::op::Op;
@@ -107,6 +108,15 @@ pub(crate) trait Run: Sized {
     /// argument shares.
     unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()>;
 
+    /// Refuses elements of arguments that [`Run::run`] refuses while it writes. It is called before the
+    /// computation writes to a tensor of the caller's, of which nothing may be written then.
+    ///
+    /// # Errors
+    /// Those of [`Run::run`].
+    fn check_elements(&self, _op: &Op) -> Result<()> {
+        Ok(())
+    }
+
     /// Allocates the result and computes it.
     ///
     /// # Errors
@@ -138,6 +148,7 @@ pub(crate) trait Run: Sized {
             && (Self::ANY_STRIDES || out.is_contiguous())
             && !op.at(shares(args, out))?;
         if direct {
+            self.check_elements(op)?;
             // SAFETY: the form is the inferred one, no argument shares the memory, and the caller's promise.
             return unsafe { self.run(op, out) };
         }
@@ -295,5 +306,76 @@ where
     #[inline(always)]
     fn infer_fresh(self, call: Call<'c, S>, args: A::Of<'a>) -> Result<CallPlan<R>> {
         call_once(self, call, args)
+    }
+}
+
+/// The plan of a call with several results: the device, shape and dtype of each, and their computation.
+///
+/// A result that the call doesn't want has the form `None`; it is `None` in the caller's tuple, and the
+/// computation isn't given it.
+pub(crate) struct SeveralPlan<R> {
+    pub(crate) forms: SmallVec<[Option<TensorMeta>; 4]>,
+    pub(crate) run: R,
+}
+
+/// The computation of several results, whose tensors were allocated for it.
+pub(crate) trait RunSeveral: FnOnce(&Op, &[&Tensor]) -> Result<()> {}
+
+impl<F: FnOnce(&Op, &[&Tensor]) -> Result<()>> RunSeveral for F {}
+
+impl<R: RunSeveral> SeveralPlan<R> {
+    /// Makes the plan of results of these forms, each on a device, of a shape and a dtype.
+    pub(crate) fn new(forms: impl IntoIterator<Item = (Device, Shape, DType)>, run: R) -> Self {
+        let form = |(device, shape, dtype)| Some(TensorMeta { device, shape, dtype });
+        SeveralPlan { forms: forms.into_iter().map(form).collect(), run }
+    }
+
+    /// As [`SeveralPlan::new`], without those results that the call doesn't want.
+    pub(crate) fn of_wanted(
+        forms: impl IntoIterator<Item = Option<(Device, Shape, DType)>>,
+        run: R,
+    ) -> Self {
+        let form = |(device, shape, dtype)| TensorMeta { device, shape, dtype };
+        SeveralPlan { forms: forms.into_iter().map(|one| one.map(form)).collect(), run }
+    }
+
+    /// Allocates the results and computes them; on Meta nothing is computed.
+    ///
+    /// # Errors
+    /// Those of the allocation and of the backend.
+    pub(crate) fn fresh(self, op: &Op) -> Result<Value> {
+        let made = |form: &Option<TensorMeta>| {
+            form.as_ref().map(|form| op.output(form.device, &form.shape, form.dtype)).transpose()
+        };
+        let results = self.forms.iter().map(made).collect::<Result<SmallVec<[_; 4]>>>()?;
+        if !op.is_meta() {
+            let outs: SmallVec<[&Tensor; 4]> = results.iter().flatten().collect();
+            (self.run)(op, &outs)?;
+        }
+        let value = |result: Option<Tensor>| result.map_or(Value::None, Value::Tensor);
+        Ok(Value::Tuple(results.into_iter().map(value).collect()))
+    }
+}
+
+/// A function that checks a call's arguments and plans its several results, as [`Infer`] does for one.
+pub(crate) trait InferSeveral<'c, 'a, A: Args<Value>, S> {
+    type Run: RunSeveral;
+
+    /// # Errors
+    /// Those of the checks.
+    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<SeveralPlan<Self::Run>>;
+}
+
+impl<'c, 'a, A, S, R, F> InferSeveral<'c, 'a, A, S> for F
+where
+    A: Args<Value>,
+    S: 'c,
+    R: RunSeveral,
+    F: Fn(Call<'c, S>, A::Of<'a>) -> Result<SeveralPlan<R>>,
+{
+    type Run = R;
+
+    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<SeveralPlan<R>> {
+        self(call, args)
     }
 }

@@ -72,7 +72,7 @@ impl Inferred {
         }
     }
 
-    /// Compares the inferred properties with a kernel's result.
+    /// Compares the inferred properties with a kernel's result: the tensor, or the argument that it is.
     ///
     /// # Errors
     /// [`ErrorKind::Return`] with the operator and the first difference.
@@ -97,6 +97,40 @@ impl Inferred {
         let message = format!("{operator}: the result has {difference}, as the row infers it");
         Err(Error::new(ErrorKind::Return, message))
     }
+}
+
+/// Compares the inferred properties with all results of a kernel, as [`Inferred::check`] does for one.
+///
+/// # Errors
+/// As [`Inferred::check`], and for another number of results.
+pub(crate) fn check(
+    inferred: &[Option<Inferred>],
+    operator: &str,
+    result: &Value,
+    args: &[ValueRef<'_>],
+) -> Result<()> {
+    let several = match result {
+        Value::List(items) | Value::Tuple(items) => items,
+        one => std::slice::from_ref(one),
+    };
+    if several.len() != inferred.len() {
+        let (found, expected) = (several.len(), inferred.len());
+        let message =
+            format!("{operator}: {found} results, not {expected}, as the row infers them");
+        return Err(Error::new(ErrorKind::Return, message));
+    }
+    for (inferred, result) in inferred.iter().zip(several) {
+        match (inferred, result) {
+            (Some(inferred), result) => inferred.check(operator, result, args)?,
+            (None, Value::None) => {}
+            (None, _) => {
+                let message =
+                    format!("{operator}: a result is there that the row infers as not wanted");
+                return Err(Error::new(ErrorKind::Return, message));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Aliasing {

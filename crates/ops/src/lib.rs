@@ -7,7 +7,9 @@
 //!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`, `rfloor_divide`, `rremainder`, and the shifts),
 //!   `logical_not`, `where`, and the functions of one tensor; [`rows`] lists all operators
 //! - reductions: `sum`, `mean`, `max`, `min`, `amax`, `amin`, `argmax`, `argmin`, `all`, `any`,
-//!   `softmax`, `log_softmax`; scans: `cumsum`, `cumprod`; `matmul`
+//!   `softmax`, `log_softmax`; scans: `cumsum`, `cumprod`
+//! - products: `matmul`, `mm`, `bmm`, `mv`, `dot`, `addmm`, `baddbmm`, `linear`, and in namespace `keyfold`
+//!   `matmul_mixed` and `linear_activation`
 //! - shapes: `reshape`, `contiguous`, `clone`, `to`, `detach`, `alias`, `transpose`, `permute`,
 //!   `unsqueeze`, `squeeze`, `expand`, `flip`, `select`, `slice`, `cat`, `stack`
 //! - indexing: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
@@ -45,10 +47,14 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+mod activation;
 mod arg_values;
 pub mod aten;
+mod attention;
 mod convert;
+mod convolution;
 mod cow;
+mod decomposition;
 mod device_kernel;
 mod factories;
 mod in_place;
@@ -59,10 +65,14 @@ mod inferred;
 mod jvp;
 mod linalg;
 mod naming;
+mod norm;
 mod op;
+mod optim;
 pub mod pointwise;
+mod pool;
 mod promote;
 mod random;
+mod recurrent;
 mod reduce;
 mod register;
 mod row;
@@ -101,7 +111,7 @@ pub fn families() -> Vec<(&'static str, &'static [Row])> {
 /// A function that makes the rows of a family.
 type MakeRows = fn() -> Result<Vec<Row>>;
 
-const FAMILIES: [(&str, MakeRows); 10] = [
+const FAMILIES: [(&str, MakeRows); 17] = [
     ("factories", factories::rows),
     ("pointwise", pointwise::rows),
     ("linalg", linalg::rows),
@@ -111,7 +121,14 @@ const FAMILIES: [(&str, MakeRows); 10] = [
     ("index", index::rows),
     ("in_place", in_place::rows),
     ("random", random::rows),
+    ("norm", norm::rows),
+    ("optim", optim::rows),
+    ("attention", attention::rows),
+    ("pool", pool::rows),
     ("device", to_device::rows),
+    ("decomposition", decomposition::rows),
+    ("recurrent", recurrent::rows),
+    ("convolution", convolution::rows),
 ];
 
 /// All rows, and the number of each family's.

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use keyfold_backend::{GpuBackend, Offer, Reason, not_supported};
+use keyfold_backend::{Execute, GpuBackend, Offer, Params, Reason, not_supported};
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape};
 use keyfold_expr::Specialized;
 use keyfold_tensor::Tensor;
+use smallvec::SmallVec;
 
 use crate::convert::identity_expr;
 use crate::pointwise::Prepared;
@@ -103,13 +104,55 @@ impl Op {
         select: impl FnOnce(&'a G) -> Offer<K>,
     ) -> Result<K> {
         let reason = match self.runner().and_then(|runner| group(&*runner.backend)) {
-            None => lacks_group::<G>(),
+            None => lacks_group(group_name::<G>()),
             Some(group) => match select(group).kernel() {
                 Ok(kernel) => return Ok(kernel),
                 Err(reason) => reason,
             },
         };
         Err(self.not_supported(&reason))
+    }
+
+    /// Selects the kernel of an operation with several inputs and outputs.
+    ///
+    /// # Errors
+    /// As [`Op::kernel`].
+    pub(crate) fn group_kernel<P: Params>(
+        &self,
+        params: &P,
+        inputs: &[DType],
+        outputs: &[DType],
+    ) -> Result<&dyn Execute<P>> {
+        let group = self.runner().and_then(|runner| P::group(&runner.backend.groups()));
+        let reason = match group {
+            None => lacks_group(P::GROUP.name()),
+            Some(group) => match group.kernel(params.operation(), inputs, outputs).kernel() {
+                Ok(kernel) => return Ok(kernel),
+                Err(reason) => reason,
+            },
+        };
+        Err(self.not_supported(&reason))
+    }
+
+    /// Runs an operation with several inputs and outputs, whose dtypes select its kernel.
+    ///
+    /// # Errors
+    /// As [`Op::kernel`], and those of the kernel.
+    ///
+    /// # Safety
+    /// As [`Execute::execute`].
+    pub(crate) unsafe fn execute<P: Params>(
+        &self,
+        params: &P,
+        inputs: &[&Tensor],
+        outputs: &[&Tensor],
+    ) -> Result<()> {
+        let dtypes = |tensors: &[&Tensor]| -> SmallVec<[DType; 6]> {
+            tensors.iter().map(|tensor| tensor.dtype()).collect()
+        };
+        let kernel = self.group_kernel(params, &dtypes(inputs), &dtypes(outputs))?;
+        // SAFETY: the caller's promise.
+        self.at(unsafe { kernel.execute(params, inputs, outputs) })
     }
 
     /// Returns the error of an operator that the backend doesn't offer.
@@ -188,9 +231,15 @@ impl Op {
     }
 }
 
-/// Returns the reason for a backend without a group. The group is named after its trait.
+/// Returns the name of a group, which is that of its trait.
 #[cold]
-fn lacks_group<G: ?Sized>() -> Reason {
-    let group = std::any::type_name::<G>().rsplit("::").next().unwrap_or_default();
-    format!("it doesn't have the operations of group {}", group.to_lowercase()).into()
+fn group_name<G: ?Sized>() -> String {
+    let name = std::any::type_name::<G>().rsplit("::").next().unwrap_or_default();
+    name.to_lowercase()
+}
+
+/// Returns the reason for a backend without a group.
+#[cold]
+fn lacks_group(group: impl fmt::Display) -> Reason {
+    format!("it doesn't have the operations of group {group}").into()
 }

@@ -39,7 +39,7 @@ impl Row {
         }
         let saves_self = match self.layers().derivative {
             Rule::Given(Gradient::Formula(saves, _)) => saves.iter().any(|each| each.reads(0)),
-            Rule::Given(Gradient::Other(_)) | Rule::Derived => true,
+            Rule::Given(Gradient::Several(..) | Gradient::Other(_)) | Rule::Derived => true,
             Rule::Given(Gradient::Detach) | Rule::Refused(_) => false,
         };
         Some(Sign { text, takes_number: other.ty != Type::Tensor, is_reflected, saves_self })

@@ -4,7 +4,7 @@ mod support;
 
 use keyfold_core::{DType, Device, ErrorKind};
 use keyfold_tensor::device::random::{self, State};
-use keyfold_tensor::{Tensor, ValueRef};
+use keyfold_tensor::{Tensor, Value, ValueRef};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::*;
 
@@ -171,4 +171,160 @@ fn threads_get_numbers_of_their_own() {
     all.sort_unstable();
     all.dedup();
     assert_eq!((all.len(), state().offset), (4000, 2000));
+}
+
+/// The known words of Random123 for key and counter 0.
+const WORDS: [u32; 4] = [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8];
+
+/// Returns the two results of dropout.
+fn both(name: &str, args: &[ValueRef<'_>]) -> (Tensor, Tensor) {
+    let Value::Tuple(results) = dispatcher().call(name, args).unwrap() else {
+        panic!("{name} has two results")
+    };
+    let [result, mask] = <[Value; 2]>::try_from(results).unwrap();
+    (result.into_tensor().unwrap(), mask.into_tensor().unwrap())
+}
+
+fn native(x: &Tensor, p: f64, train: Option<bool>) -> (Tensor, Tensor) {
+    let train = train.map_or(ValueRef::None, ValueRef::Bool);
+    both("aten::native_dropout", &[ValueRef::Tensor(x), ValueRef::Float(p), train])
+}
+
+fn by_threshold(
+    x: &Tensor,
+    threshold: i64,
+    scale: f64,
+    seed: i64,
+    offset: i64,
+) -> (Tensor, Tensor) {
+    let (threshold, scale) = (ValueRef::Int(threshold), ValueRef::Float(scale));
+    let state = [ValueRef::Int(seed), ValueRef::Int(offset)];
+    let args = [ValueRef::Tensor(x), threshold, scale, state[0], state[1]];
+    both("keyfold::dropout_threshold", &args)
+}
+
+#[test]
+fn dropout_by_a_threshold_compares_the_known_words() {
+    for dtype in FLOATS {
+        let x = Tensor::full(&[4], 3.0.into(), dtype, Device::CPU).unwrap();
+        for threshold in [0, 1 << 31, i64::from(WORDS[2]), i64::from(WORDS[2]) + 1, 1 << 32] {
+            let (result, mask) = by_threshold(&x, threshold, 0.5, 0, 0);
+            let kept = WORDS.map(|word| i64::from(word) >= threshold);
+            assert_eq!((result.dtype(), mask.dtype()), (dtype, DType::Bool));
+            assert_eq!(values(&result), kept.map(|kept| if kept { 1.5 } else { 0.0 }));
+            assert_eq!(mask.to_vec::<bool>().unwrap(), kept);
+        }
+    }
+}
+
+#[test]
+fn every_part_of_a_tensor_has_the_words_of_its_place() {
+    // Several blocks of a kernel and tasks of a thread, with a tail; strided as contiguous.
+    let count = 40_003;
+    let items: Vec<f64> = (0..count).map(|i| i as f64 + 1.0).collect();
+    let x = floats(&items);
+    let (all, mask) = by_threshold(&x, 1 << 31, 1.0, 77, 5);
+    let masks = mask.to_vec::<bool>().unwrap();
+    let wanted: Vec<f64> =
+        items.iter().zip(&masks).map(|(x, kept)| if *kept { *x } else { 0.0 }).collect();
+    assert_eq!(values(&all), wanted);
+    let kept = masks.iter().filter(|kept| **kept).count() as f64;
+    assert!((kept - f64::from(count) / 2.0).abs() < 5.0 * (f64::from(count) / 4.0).sqrt());
+    let tail = x.slice(0, Some(4000), None, 1).unwrap();
+    let (part, _) = by_threshold(&tail, 1 << 31, 1.0, 77, 5 + 1000);
+    assert_eq!(values(&part), wanted[4000..]);
+    let reversed = x.flip(&[0]).unwrap();
+    assert_eq!(by_threshold(&reversed, 1 << 31, 1.0, 77, 5).1.to_vec::<bool>().unwrap(), masks);
+    let empty = Tensor::zeros(&[3, 0], DType::F32, Device::CPU).unwrap();
+    assert_eq!(**by_threshold(&empty, 1, 1.0, 0, 0).1.shape(), [3, 0]);
+}
+
+#[test]
+fn the_state_advances_by_a_block_for_each_four_elements_and_gives_the_mask_again() {
+    let _turn = alone();
+    for (count, blocks) in [(0, 0), (1, 1), (4, 1), (5, 2), (1001, 251)] {
+        seed(11);
+        random::take(Device::CPU, 3).unwrap();
+        let before = state();
+        let x = Tensor::full(&[count], 2.0.into(), DType::F32, Device::CPU).unwrap();
+        let (result, mask) = native(&x, 0.5, Some(true));
+        assert_eq!(state(), State { offset: before.offset + blocks, ..before });
+        random::set_state(before).unwrap();
+        let (again, same) = native(&x, 0.5, None);
+        assert_eq!((values(&again), values(&same)), (values(&result), values(&mask)));
+        // The explicit state gives it without the device's.
+        let offset = before.offset as i64;
+        let (explicit, _) = by_threshold(&x, 1 << 31, 2.0, 11, offset);
+        assert_eq!(values(&explicit), values(&result));
+        random::set_state(before).unwrap();
+        assert_eq!(values(&dropout(&x, 0.5, true).unwrap()), values(&result));
+    }
+}
+
+#[test]
+fn the_mask_is_that_of_a_comparison_with_uniform_numbers() {
+    let _turn = alone();
+    let x = Tensor::full(&[5000], 1.0.into(), DType::F32, Device::CPU).unwrap();
+    for p in [0.1, 0.25, 0.3, 0.999_999, 1e-9] {
+        seed(5);
+        let (_, mask) = native(&x, p, None);
+        seed(5);
+        let drawn = values(&draw("rand", 5000, DType::F32));
+        let kept: Vec<bool> = drawn.iter().map(|u| *u >= f64::from(p as f32)).collect();
+        assert_eq!(mask.to_vec::<bool>().unwrap(), kept, "{p}");
+    }
+}
+
+#[test]
+fn native_dropout_at_its_ends() {
+    let _turn = alone();
+    let x = floats(&[1.0, f64::INFINITY, f64::NAN, -0.0]);
+    let before = state();
+    let (same, mask) = native(&x, 0.5, Some(false));
+    assert!(values(&same)[2].is_nan() && values(&same)[1] == f64::INFINITY && !same.touches(&x));
+    assert_eq!((mask.to_vec::<bool>().unwrap(), state()), (vec![true; 4], before));
+    let (none, mask) = native(&x, 1.0, None);
+    assert_eq!((values(&none), mask.to_vec::<bool>().unwrap()), (vec![0.0; 4], vec![false; 4]));
+    for p in [-0.1, 1.5, f64::NAN] {
+        let args = [ValueRef::Tensor(&x), ValueRef::Float(p), ValueRef::None];
+        let given = p.to_string();
+        fails(
+            call("native_dropout", &args),
+            ErrorKind::Value,
+            &["aten::native_dropout", "'p'", &given],
+        );
+    }
+    let whole = ints(&[1]);
+    let args = [ValueRef::Tensor(&whole), ValueRef::Float(0.5), ValueRef::None];
+    fails(call("native_dropout", &args), ErrorKind::DType, &["'input'", "int64", "float32"]);
+    let (meta, mask) = native(&to_meta(&x), 0.5, None);
+    assert_eq!((meta.device(), mask.dtype()), (Device::META, DType::Bool));
+    for (args, part) in [
+        ([-1, 0], "'threshold' is -1"),
+        ([(1 << 32) + 1, 0], "'threshold' is 4294967297"),
+        ([1, -2], "'offset' is -2"),
+    ] {
+        let (threshold, offset) = (ValueRef::Int(args[0]), ValueRef::Int(args[1]));
+        let args =
+            [ValueRef::Tensor(&x), threshold, ValueRef::Float(1.0), ValueRef::Int(0), offset];
+        let result = dispatcher().call("keyfold::dropout_threshold", &args);
+        fails(result.and_then(Value::into_tensor), ErrorKind::Value, &[part]);
+    }
+}
+
+#[test]
+fn the_backward_of_dropout_masks_and_scales() {
+    for dtype in FLOATS {
+        let grad = Tensor::full(&[2, 3], 3.0.into(), dtype, Device::CPU).unwrap();
+        let mask = bools(&[true, false, true]);
+        let args = [ValueRef::Tensor(&grad), ValueRef::Tensor(&mask), ValueRef::Float(2.0)];
+        let result = call("native_dropout_backward", &args).unwrap();
+        assert_eq!(result.dtype(), dtype);
+        assert_eq!(values(&result), [6.0, 0.0, 6.0, 6.0, 0.0, 6.0]);
+    }
+    let (grad, mask) = (floats(&[f64::INFINITY]), bools(&[false]));
+    let args = [ValueRef::Tensor(&grad), ValueRef::Tensor(&mask), ValueRef::Float(2.0)];
+    assert_eq!(values(&call("native_dropout_backward", &args).unwrap()), [0.0]);
+    let args = [ValueRef::Tensor(&grad), ValueRef::Tensor(&grad), ValueRef::Float(2.0)];
+    fails(call("native_dropout_backward", &args), ErrorKind::DType, &["'mask'", "float64", "bool"]);
 }

@@ -38,7 +38,7 @@ fn inputs(row: &Row, signs: [f64; 4]) -> Vec<Tensor> {
     let expr = row.expression().expect("an expression").expr();
     let inputs = expr.inputs().iter().enumerate();
     let made = inputs.map(|(at, input)| match &*input.name {
-        "condition" => Tensor::from_slice(&[true, false, true, false], &[4]),
+        "condition" | "mask" => Tensor::from_slice(&[true, false, true, false], &[4]),
         _ => {
             let apart = |i: usize| if i.is_multiple_of(2) { 0.1 } else { -0.1 } * at as f64;
             let item = |i: usize| signs[i] * (0.3 + 0.25 * i as f64 + apart(i));
@@ -109,7 +109,7 @@ fn derivatives_that_were_written_equal_the_symbolic_ones() {
             }
         }
     }
-    assert_eq!(compared, 88, "gradients compared; a new row changes how many");
+    assert_eq!(compared, 104, "gradients compared; a new row changes how many");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! printed from the rows.
 
 use keyfold::ops::{Form, Naming, Row, rows};
-use keyfold_dispatch::schema::Argument;
+use keyfold_dispatch::schema::{Argument, Return};
 
 const STUB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/keyfold/_ops/_operators.pyi");
 
@@ -38,16 +38,41 @@ fn annotation(argument: &Argument) -> &'static str {
     }
     match argument.ty.to_string().as_str() {
         "Tensor" => "_A",
+        "Tensor?" => "_A | None",
         "Tensor[]" => "Sequence[_A]",
+        "Scalar" => "complex",
+        "Scalar?" => "complex | None",
+        "ScalarType" => "_DTypeLike",
         "ScalarType?" => "_DTypeLike | None",
         "bool" => "bool",
         "bool?" => "bool | None",
         "float" => "float",
+        "float?" => "float | None",
+        "str" => "str",
         "int" => "int",
         "int?" => "int | None",
         "int[1]?" => "Axis",
         "int[]" => "Sequence[int]",
+        "int[]?" => "Sequence[int] | None",
+        // A single number stands for a list of this length.
+        "int[1]" | "int[2]" | "int[3]" => "int | Sequence[int]",
         other => panic!("no type of Python for {other}"),
+    }
+}
+
+/// The type of a row's results, whose tensors are of one type.
+fn result_type(row: &Row, tensor: &str) -> String {
+    let returns = &row.schema().returns;
+    let of = |one: &Return| match one.ty.to_string().as_str() {
+        "Tensor" => tensor.to_owned(),
+        "Tensor[]" => format!("list[{tensor}]"),
+        "int" => "int".to_owned(),
+        other => panic!("no type of Python for a result {other}"),
+    };
+    match &returns[..] {
+        [] => "None".to_owned(),
+        [one] => of(one),
+        several => format!("tuple[{}]", several.iter().map(&of).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -106,8 +131,10 @@ fn definitions(row: &Row) -> Option<(&'static str, String)> {
         }
     };
     let all: Vec<_> = forms.iter().map(|arrays| parameters(row, arrays)).collect();
-    let typed = all.iter().map(|one| definition("", public.name, one, "_A"));
-    let others = all.iter().map(|one| definition("", public.name, &of_any_library(one), "Any"));
+    let typed = all.iter().map(|one| definition("", public.name, one, &result_type(row, "_A")));
+    let any =
+        if row.schema().returns.len() > 1 { result_type(row, "Any") } else { "Any".to_owned() };
+    let others = all.iter().map(|one| definition("", public.name, &of_any_library(one), &any));
     let each = typed.chain(others).map(|definition| format!("@overload\n{definition}"));
     Some((public.name, each.collect()))
 }
@@ -121,7 +148,7 @@ fn method(row: &Row) -> Option<(&'static str, String)> {
     let mut parameters = parameters(row, &[]);
     assert_eq!(parameters[..2], ["x: _A", "/"], "the tensor of {}", public.name);
     parameters.splice(..2, ["self".to_owned()]);
-    Some((public.name, definition("    ", public.name, &parameters, "Tensor")))
+    Some((public.name, definition("    ", public.name, &parameters, &result_type(row, "Tensor"))))
 }
 
 /// `KEYFOLD_WRITE=1` in the environment writes the stub instead.
@@ -145,4 +172,19 @@ fn the_stub_has_the_functions_that_rows_name() {
     let differs = found.lines().zip(stub.lines()).find(|(a, b)| a != b);
     assert_eq!(differs, None, "_operators.pyi isn't what KEYFOLD_WRITE=1 cargo test writes");
     assert_eq!(found.len(), stub.len());
+}
+
+#[test]
+fn a_function_gives_each_argument_that_its_operator_needs() {
+    for row in rows() {
+        let (Naming::Named(public), Some(signature)) = (row.naming(), row.signature().unwrap())
+        else {
+            continue;
+        };
+        let places = signature.places_in(row.schema());
+        for (at, argument) in row.schema().arguments.iter().enumerate() {
+            let given = places.contains(&Some(at)) || argument.default.is_some();
+            assert!(given, "keyfold.{} has no parameter for '{}'", public.name, argument.name);
+        }
+    }
 }

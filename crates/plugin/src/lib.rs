@@ -52,8 +52,8 @@ mod value;
 
 pub use args::Args;
 pub use backend::{
-    Argument, Backend, ByteOffsets, Compiler, Content, DeviceTensor, Execution, Groups, Language,
-    Launch, Layout, Operation, Params, Source, Statistics, dims,
+    Argument, Backend, ByteOffsets, Compiler, Content, DeviceTensor, Execution, Field, Fields,
+    Groups, Language, Launch, Layout, Operation, Params, Source, Statistics, dims,
 };
 pub use element::{Bool, Element, Plain};
 pub use error::{Error, ErrorKind, Result};

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
 use crate::abi::{
-    self, Any, CallFrame, FEATURE_CUDA_C, FEATURE_DEVICES, FEATURE_OPENCL_C, HostRegistrar,
-    HostTable, HostTable1, KernelSpec, Text,
+    self, Any, CallFrame, FEATURE_CUDA_C, FEATURE_DEVICES, FEATURE_GROUPS, FEATURE_OPENCL_C,
+    HostRegistrar, HostTable, HostTable1, KernelSpec, Text,
 };
 use crate::args::Args;
 use crate::backend::{self, Backend, Compiler, Language};
@@ -152,7 +152,11 @@ impl Registrar<'_> {
     /// refuses such hosts before anything runs); a name that is taken or no identifier; numbers of
     /// devices or streams out of range.
     pub fn device<B: Backend>(&mut self, name: &str, backend: B) -> Result<()> {
-        let host = self.host_with(name, FEATURE_DEVICES, "devices")?;
+        let (feature, called) = match backend.groups().have_fields() {
+            true => (FEATURE_GROUPS, "groups with several outputs"),
+            false => (0, "devices"),
+        };
+        let host = self.host_with(name, FEATURE_DEVICES | feature, called)?;
         // SAFETY: the host's registrar.
         unsafe { backend::register(host, self.registrar, name, backend) }
     }
@@ -168,6 +172,9 @@ impl Registrar<'_> {
             Language::OpenClC => (FEATURE_OPENCL_C, "expressions as OpenCL C"),
         };
         let host = self.host_with(name, FEATURE_DEVICES | feature, called)?;
+        if backend.groups().have_fields() {
+            self.host_with(name, FEATURE_GROUPS, "groups with several outputs")?;
+        }
         // SAFETY: the host's registrar.
         unsafe { backend::register_compiler(host, self.registrar, name, backend) }
     }
@@ -176,9 +183,10 @@ impl Registrar<'_> {
     fn host_with(&self, device: &str, features: u64, called: &str) -> Result<&'static HostTable1> {
         self.table1.filter(|host| host.features & features == features).ok_or_else(|| {
             let (major, minor) = (self.table.abi_major, self.table.abi_minor);
+            let since = if features & FEATURE_GROUPS == 0 { 1 } else { 2 };
             Error::not_supported(format!(
-                "the device {device} needs a host with the feature {called} of plugin ABI 1.1; this \
-                 host has {major}.{minor} without it"
+                "the device {device} needs a host with the feature {called} of plugin ABI 1.{since}; \
+                 this host has {major}.{minor} without it"
             ))
         })
     }

@@ -4,9 +4,10 @@
 //! - `queue`: a device's stream and its events
 //! - `memory`: buffers and their elements
 //! - `operations`: all operations; `pointwise`, `reduce`, `rows`, `scan`, `linalg`, `index`, `random`:
-//!   those of each group
+//!   those of each group; `fused`: those with several outputs
 //! - `late_demo::square`: an operator with a kernel for this device's tensors
 
+mod fused;
 mod index;
 mod linalg;
 mod memory;
@@ -25,6 +26,7 @@ use keyfold_plugin::{
     OwnedTensor, Registrar, Result,
 };
 
+use crate::fused::Fused;
 use crate::memory::{Buffer, View};
 use crate::queue::{Event, Queue};
 
@@ -77,6 +79,8 @@ impl Backend for Late {
             | Groups::LINALG
             | Groups::INDEX
             | Groups::RANDOM
+            | Groups::OPTIM
+            | Groups::DROPOUT
     }
 
     // New memory is all zeros, so both kinds of content are the same.
@@ -160,10 +164,15 @@ impl Backend for Late {
     fn execute(&self, call: &Execution<'_, Buffer>) -> Result<()> {
         let inputs: Vec<View> = call.inputs().map(|input| View::new(&input)).collect();
         let outs: Vec<View> = call.outputs().map(|out| View::new(&out)).collect();
-        let params = call.params();
+        let (params, fused) = (call.params(), Fused::of(call)?);
         let [name, operator] = [call.name(), call.operator()].map(str::to_owned);
-        self.queue(call.output(0)?.device()).push(move || {
-            operations::run(&name, params, &inputs, &outs).map_err(|error| error.late(&operator))
+        self.queue(call.output(0)?.device()).push(move || match fused {
+            Some(fused) => {
+                fused.run(&inputs, &outs);
+                Ok(())
+            }
+            None => operations::run(&name, params, &inputs, &outs)
+                .map_err(|error| error.late(&operator)),
         })
     }
 

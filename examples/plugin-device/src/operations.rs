@@ -3,11 +3,11 @@
 use keyfold_plugin::{DType, Error, Operation, Params, Result};
 
 use crate::memory::View;
-use crate::{index, linalg, pointwise, random, reduce, rows, scan};
+use crate::{fused, index, linalg, pointwise, random, reduce, rows, scan};
 
 /// Returns whether [`run`] has an operation.
 pub fn has(operation: &Operation<'_>) -> bool {
-    let dtypes: Vec<DType> = operation.inputs().chain([operation.output()]).collect();
+    let dtypes: Vec<DType> = operation.inputs().chain(operation.outputs()).collect();
     match operation.group() {
         "pointwise" => pointwise::has(operation.name(), &dtypes),
         "reduce" => reduce::has(operation.name(), &dtypes),
@@ -16,7 +16,7 @@ pub fn has(operation: &Operation<'_>) -> bool {
         "linalg" => linalg::has(operation.name()),
         "index" => index::has(operation.name()),
         "random" => random::has(operation.name(), &dtypes),
-        _ => false,
+        group => fused::has(group, operation.name(), &dtypes),
     }
 }
 

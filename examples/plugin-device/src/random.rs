@@ -10,7 +10,7 @@ pub fn has(name: &str, dtypes: &[DType]) -> bool {
 
 /// Returns block `index` of the stream of a seed (J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel
 /// random numbers: as easy as 1, 2, 3", 2011).
-fn block(seed: u64, index: u64) -> [u32; 4] {
+pub fn block(seed: u64, index: u64) -> [u32; 4] {
     let [mut a, mut b, mut c, mut d] = [index as u32, (index >> 32) as u32, 0, 0];
     let mut key = [seed as u32, (seed >> 32) as u32];
     for _ in 0..10 {

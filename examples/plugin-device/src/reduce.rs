@@ -6,7 +6,7 @@ use crate::memory::View;
 
 pub fn has(name: &str, dtypes: &[DType]) -> bool {
     match name {
-        "sum" | "mean" | "all" | "any" => true,
+        "sum" | "mean" | "all" | "any" | "has_inf_nan" => true,
         "max" | "min" | "argmax" | "argmin" => !dtypes.iter().any(|dtype| dtype.is_complex()),
         _ => false,
     }
@@ -25,6 +25,7 @@ fn reduce(name: &str, lane: &[Number]) -> Number {
         "min" => lane[best(lane, |a, b| greater(b, a))],
         "argmax" => Number::Int(best(lane, greater) as i128),
         "argmin" => Number::Int(best(lane, |a, b| greater(b, a)) as i128),
+        "has_inf_nan" => lane.iter().any(|number| !is_finite(*number)).into(),
         "all" => lane.iter().all(|number| number.is_true()).into(),
         _ => lane.iter().any(|number| number.is_true()).into(),
     }
@@ -33,6 +34,13 @@ fn reduce(name: &str, lane: &[Number]) -> Number {
 /// Returns the sum in the widest dtype, which the output rounds once.
 pub fn sum(numbers: impl Iterator<Item = Number>) -> Number {
     numbers.fold(Number::Int(0), |sum, number| sum + number)
+}
+
+fn is_finite(number: Number) -> bool {
+    match number {
+        Number::Complex(re, im) => re.is_finite() && im.is_finite(),
+        number => number.real().is_finite(),
+    }
 }
 
 fn greater(a: Number, b: Number) -> bool {

@@ -24,14 +24,18 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_to",
     "concat",
+    "embedding",
     "flip",
     "matrix_transpose",
     "reshape",
+    "slice_read",
+    "slice_write",
     "squeeze",
     "take",
 ]
 
 _aten = _default.ops.aten
+_keyfold = _default.ops.keyfold
 
 
 def _ndim(x: Any, function: str, argument: str = "x") -> int:
@@ -172,6 +176,58 @@ def take(
     if out is not None:
         return _aten.index_select.out(x, axis, indices, out=out)
     return _aten.index_select(x, axis, indices)
+
+
+def embedding(
+    indices: Any, weight: Any, /, padding_idx: int | None = None, *, out: Any = None
+) -> Any:
+    """Return the rows of a table that have these numbers.
+
+    The result has the shape of the indices and, behind it, the length of a row. In the gradient the
+    rows of one number are added up in order, those of float16 and bfloat16 in float32.
+
+    Args:
+        indices: integers from 0 on.
+        weight: the table, an array of two dimensions.
+        padding_idx: a row that gets no gradient; None for none.
+        out: an array to write the result to, which is returned.
+
+    Raises:
+        IndexOutOfRange: an index is negative or beyond the last row.
+    """
+    padding = -1 if padding_idx is None else padding_idx
+    if out is None:
+        return _aten.embedding(weight, indices, padding)
+    return _aten.embedding.out(weight, indices, padding, out=out)
+
+
+def slice_read(x: Any, /, length: int) -> Any:
+    """Return the first positions of a cache of shape (examples, positions, ...): a view.
+
+    Args:
+        x: the cache.
+        length: the number of positions.
+
+    Raises:
+        IndexOutOfRange: the cache has fewer positions.
+    """
+    return _keyfold.slice_read(x, length)
+
+
+def slice_write(x: Any, source: Any, /, pos: int) -> Any:
+    """Return the cache after rows were written to it, in place, from a position on.
+
+    Args:
+        x: the cache, of shape (examples, positions, ...).
+        source: a row for one position, of shape (examples, ...), or rows for several, which have a
+            dimension more, at 1.
+        pos: the first position that is written.
+
+    Raises:
+        IndexOutOfRange: the rows end behind the last position.
+        ShapeError: the source has another shape.
+    """
+    return _keyfold.slice_write_(x, source, pos)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool | None = True, device: Any = None) -> _core.Tensor:

@@ -19,11 +19,18 @@ _A = TypeVar("_A", Tensor, NDArray[Any])
 
 __all__ = [
     "abs",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "add",
     "all",
     "any",
     "argmax",
     "argmin",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "batch_norm",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -32,9 +39,12 @@ __all__ = [
     "bitwise_xor",
     "ceil",
     "conj",
+    "convolution_activation",
     "cos",
     "divide",
     "dropout",
+    "dropout_threshold",
+    "elu",
     "equal",
     "erf",
     "exp",
@@ -44,22 +54,39 @@ __all__ = [
     "floor_divide",
     "greater",
     "greater_equal",
+    "group_norm",
+    "gru_cell",
+    "hardtanh",
+    "has_inf_nan",
     "imag",
+    "instance_norm",
     "isfinite",
     "isinf",
     "isnan",
+    "layer_norm",
+    "leaky_relu",
     "less",
     "less_equal",
+    "linear",
+    "linear_activation",
     "log",
     "log1p",
     "log_softmax",
     "logical_not",
+    "lstm_cell",
+    "masked_fill",
+    "masked_zero",
     "matmul",
+    "matmul_mixed",
     "max",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "mish",
     "multiply",
     "negative",
     "not_equal",
@@ -70,8 +97,10 @@ __all__ = [
     "reciprocal",
     "relu",
     "remainder",
+    "rms_norm",
     "round",
     "rsqrt",
+    "scaled_dot_product_attention",
     "sigmoid",
     "sign",
     "silu",
@@ -91,6 +120,26 @@ __all__ = [
 def abs(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def abs(x: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
+def adaptive_avg_pool1d(x: _A, /, output_size: int | Sequence[int]) -> _A: ...
+@overload
+def adaptive_avg_pool1d(x: _Array, /, output_size: int | Sequence[int]) -> Any: ...
+@overload
+def adaptive_avg_pool2d(
+    x: _A, /, output_size: int | Sequence[int], *, out: _Array | None = None
+) -> _A: ...
+@overload
+def adaptive_avg_pool2d(
+    x: _Array, /, output_size: int | Sequence[int], *, out: _Array | None = None
+) -> Any: ...
+@overload
+def adaptive_avg_pool3d(
+    x: _A, /, output_size: int | Sequence[int], *, out: _Array | None = None
+) -> _A: ...
+@overload
+def adaptive_avg_pool3d(
+    x: _Array, /, output_size: int | Sequence[int], *, out: _Array | None = None
+) -> Any: ...
 @overload
 def add(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -188,6 +237,102 @@ def argmin(
     keepdim: bool | None = None,
 ) -> Any: ...
 @overload
+def avg_pool1d(
+    x: _A,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> _A: ...
+@overload
+def avg_pool1d(
+    x: _Array,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any: ...
+@overload
+def avg_pool2d(
+    x: _A,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    out: _Array | None = None,
+) -> _A: ...
+@overload
+def avg_pool2d(
+    x: _Array,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    out: _Array | None = None,
+) -> Any: ...
+@overload
+def avg_pool3d(
+    x: _A,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    out: _Array | None = None,
+) -> _A: ...
+@overload
+def avg_pool3d(
+    x: _Array,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    out: _Array | None = None,
+) -> Any: ...
+@overload
+def batch_norm(
+    x: _A,
+    /,
+    running_mean: _A | None = None,
+    running_var: _A | None = None,
+    weight: _A | None = None,
+    bias: _A | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> _A: ...
+@overload
+def batch_norm(
+    x: _Array,
+    /,
+    running_mean: _Array | None = None,
+    running_var: _Array | None = None,
+    weight: _Array | None = None,
+    bias: _Array | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any: ...
+@overload
 def bitwise_and(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def bitwise_and(x1: complex, x2: _A, /, *, out: _Array | None = None) -> _A: ...
@@ -244,6 +389,34 @@ def conj(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def conj(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
+def convolution_activation(
+    x: _A,
+    weight: _A,
+    /,
+    bias: _A | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    activation: str = "none",
+    *,
+    out: _Array | None = None,
+) -> _A: ...
+@overload
+def convolution_activation(
+    x: _Array,
+    weight: _Array,
+    /,
+    bias: _Array | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    activation: str = "none",
+    *,
+    out: _Array | None = None,
+) -> Any: ...
+@overload
 def cos(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def cos(x: _Array, /, *, out: _Array | None = None) -> Any: ...
@@ -259,6 +432,18 @@ def divide(x1: complex, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
 def dropout(x: _A, /, p: float = 0.5, *, train: bool = True) -> _A: ...
 @overload
 def dropout(x: _Array, /, p: float = 0.5, *, train: bool = True) -> Any: ...
+@overload
+def dropout_threshold(
+    x: _A, /, threshold: int, scale: float, seed: int, offset: int = 0
+) -> tuple[_A, _A]: ...
+@overload
+def dropout_threshold(
+    x: _Array, /, threshold: int, scale: float, seed: int, offset: int = 0
+) -> tuple[Any, Any]: ...
+@overload
+def elu(x: _A, /, alpha: complex = 1, *, out: _Array | None = None) -> _A: ...
+@overload
+def elu(x: _Array, /, alpha: complex = 1, *, out: _Array | None = None) -> Any: ...
 @overload
 def equal(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -312,9 +497,79 @@ def greater_equal(x1: _Array, x2: _Array | complex, /, *, out: _Array | None = N
 @overload
 def greater_equal(x1: complex, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
+def group_norm(
+    x: _A,
+    /,
+    num_groups: int,
+    weight: _A | None = None,
+    bias: _A | None = None,
+    *,
+    eps: float = 1e-5,
+) -> _A: ...
+@overload
+def group_norm(
+    x: _Array,
+    /,
+    num_groups: int,
+    weight: _Array | None = None,
+    bias: _Array | None = None,
+    *,
+    eps: float = 1e-5,
+) -> Any: ...
+@overload
+def gru_cell(
+    input: _A, hx: _A, w_ih: _A, w_hh: _A, /, b_ih: _A | None = None, b_hh: _A | None = None
+) -> _A: ...
+@overload
+def gru_cell(
+    input: _Array,
+    hx: _Array,
+    w_ih: _Array,
+    w_hh: _Array,
+    /,
+    b_ih: _Array | None = None,
+    b_hh: _Array | None = None,
+) -> Any: ...
+@overload
+def hardtanh(
+    x: _A, /, min_val: complex = -1, max_val: complex = 1, *, out: _Array | None = None
+) -> _A: ...
+@overload
+def hardtanh(
+    x: _Array, /, min_val: complex = -1, max_val: complex = 1, *, out: _Array | None = None
+) -> Any: ...
+@overload
+def has_inf_nan(x: _A, /, *, out: _Array | None = None) -> _A: ...
+@overload
+def has_inf_nan(x: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
 def imag(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def imag(x: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
+def instance_norm(
+    x: _A,
+    /,
+    running_mean: _A | None = None,
+    running_var: _A | None = None,
+    weight: _A | None = None,
+    bias: _A | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> _A: ...
+@overload
+def instance_norm(
+    x: _Array,
+    /,
+    running_mean: _Array | None = None,
+    running_var: _Array | None = None,
+    weight: _Array | None = None,
+    bias: _Array | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any: ...
 @overload
 def isfinite(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -327,6 +582,32 @@ def isinf(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 def isnan(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def isnan(x: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
+def layer_norm(
+    x: _A,
+    /,
+    normalized_shape: Sequence[int],
+    weight: _A | None = None,
+    bias: _A | None = None,
+    *,
+    eps: float = 1e-5,
+) -> _A: ...
+@overload
+def layer_norm(
+    x: _Array,
+    /,
+    normalized_shape: Sequence[int],
+    weight: _Array | None = None,
+    bias: _Array | None = None,
+    *,
+    eps: float = 1e-5,
+) -> Any: ...
+@overload
+def leaky_relu(x: _A, /, negative_slope: complex = 0.01, *, out: _Array | None = None) -> _A: ...
+@overload
+def leaky_relu(
+    x: _Array, /, negative_slope: complex = 0.01, *, out: _Array | None = None
+) -> Any: ...
 @overload
 def less(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -343,6 +624,32 @@ def less_equal(x1: complex, x2: _A, /, *, out: _Array | None = None) -> _A: ...
 def less_equal(x1: _Array, x2: _Array | complex, /, *, out: _Array | None = None) -> Any: ...
 @overload
 def less_equal(x1: complex, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
+def linear(x: _A, weight: _A, /, bias: _A | None = None, *, out: _Array | None = None) -> _A: ...
+@overload
+def linear(
+    x: _Array, weight: _Array, /, bias: _Array | None = None, *, out: _Array | None = None
+) -> Any: ...
+@overload
+def linear_activation(
+    x: _A,
+    weight: _A,
+    /,
+    bias: _A | None = None,
+    activation: str = "none",
+    *,
+    out: _Array | None = None,
+) -> _A: ...
+@overload
+def linear_activation(
+    x: _Array,
+    weight: _Array,
+    /,
+    bias: _Array | None = None,
+    activation: str = "none",
+    *,
+    out: _Array | None = None,
+) -> Any: ...
 @overload
 def log(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
@@ -364,9 +671,45 @@ def logical_not(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def logical_not(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
+def lstm_cell(
+    input: _A,
+    hx: Sequence[_A],
+    w_ih: _A,
+    w_hh: _A,
+    /,
+    b_ih: _A | None = None,
+    b_hh: _A | None = None,
+) -> tuple[_A, _A]: ...
+@overload
+def lstm_cell(
+    input: _Array,
+    hx: Sequence[_Array],
+    w_ih: _Array,
+    w_hh: _Array,
+    /,
+    b_ih: _Array | None = None,
+    b_hh: _Array | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def masked_fill(x: _A, mask: _A, /, value: complex, *, out: _Array | None = None) -> _A: ...
+@overload
+def masked_fill(
+    x: _Array, mask: _Array, /, value: complex, *, out: _Array | None = None
+) -> Any: ...
+@overload
+def masked_zero(x: _A, mask: _A, /, *, out: _Array | None = None) -> _A: ...
+@overload
+def masked_zero(x: _Array, mask: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
 def matmul(x1: _A, x2: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def matmul(x1: _Array, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
+def matmul_mixed(x1: _A, x2: _A, /, dtype: _DTypeLike, *, out: _Array | None = None) -> _A: ...
+@overload
+def matmul_mixed(
+    x1: _Array, x2: _Array, /, dtype: _DTypeLike, *, out: _Array | None = None
+) -> Any: ...
 @overload
 def max(
     x: _A,
@@ -388,6 +731,66 @@ def max(
     out: _Array | None = None,
     dim: Axis = None,
     keepdim: bool | None = None,
+) -> Any: ...
+@overload
+def max_pool1d(
+    x: _A,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> _A: ...
+@overload
+def max_pool1d(
+    x: _Array,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> Any: ...
+@overload
+def max_pool2d(
+    x: _A,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> _A: ...
+@overload
+def max_pool2d(
+    x: _Array,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> Any: ...
+@overload
+def max_pool3d(
+    x: _A,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> _A: ...
+@overload
+def max_pool3d(
+    x: _Array,
+    /,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = [],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
 ) -> Any: ...
 @overload
 def maximum(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
@@ -452,6 +855,10 @@ def minimum(x1: _Array, x2: _Array | complex, /, *, out: _Array | None = None) -
 @overload
 def minimum(x1: complex, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
+def mish(x: _A, /, *, out: _Array | None = None) -> _A: ...
+@overload
+def mish(x: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
 def multiply(x1: _A, x2: _A | complex, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def multiply(x1: complex, x2: _A, /, *, out: _Array | None = None) -> _A: ...
@@ -508,6 +915,19 @@ def remainder(x1: _Array, x2: _Array | complex, /, *, out: _Array | None = None)
 @overload
 def remainder(x1: complex, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
+def rms_norm(
+    x: _A, /, normalized_shape: Sequence[int], weight: _A | None = None, *, eps: float | None = None
+) -> _A: ...
+@overload
+def rms_norm(
+    x: _Array,
+    /,
+    normalized_shape: Sequence[int],
+    weight: _Array | None = None,
+    *,
+    eps: float | None = None,
+) -> Any: ...
+@overload
 def round(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def round(x: _Array, /, *, out: _Array | None = None) -> Any: ...
@@ -515,6 +935,32 @@ def round(x: _Array, /, *, out: _Array | None = None) -> Any: ...
 def rsqrt(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload
 def rsqrt(x: _Array, /, *, out: _Array | None = None) -> Any: ...
+@overload
+def scaled_dot_product_attention(
+    query: _A,
+    key: _A,
+    value: _A,
+    /,
+    attn_mask: _A | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> _A: ...
+@overload
+def scaled_dot_product_attention(
+    query: _Array,
+    key: _Array,
+    value: _Array,
+    /,
+    attn_mask: _Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any: ...
 @overload
 def sigmoid(x: _A, /, *, out: _Array | None = None) -> _A: ...
 @overload

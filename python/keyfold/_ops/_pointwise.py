@@ -22,23 +22,28 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, complex)) and not hasattr(x, "dtype")
 
 
-def gelu(x: Any, /, *, approximate: Literal["none", "tanh"] = "none", out: Any = None) -> Any:
+def gelu(
+    x: Any, /, *, approximate: Literal["none", "tanh", "sigmoid"] = "none", out: Any = None
+) -> Any:
     """Return the Gaussian error linear unit, `x` times the normal distribution's share below `x`.
 
     D. Hendrycks and K. Gimpel, "Gaussian error linear units", 2016. Not in the standard.
 
     Args:
         x: an array.
-        approximate: `"none"` for the exact one, by `erf`; `"tanh"` for their approximation.
+        approximate: `"none"` for the exact one, by `erf`; `"tanh"` and `"sigmoid"` for their
+            approximations, the second of which is `x * sigmoid(1.702 * x)`.
         out: an array that takes the result.
     """
     if not isinstance(approximate, str):
-        raise refused("gelu", "approximate", "'none' or 'tanh'", approximate)
+        raise refused("gelu", "approximate", "'none', 'tanh' or 'sigmoid'", approximate)
     if approximate == "none":
         return _aten.gelu(x) if out is None else _aten.gelu.out(x, out=out)
     if approximate == "tanh":
         return _aten.gelu_tanh(x) if out is None else _aten.gelu_tanh.out(x, out=out)
-    raise InvalidValue(f"gelu(): approximate is 'none' or 'tanh', not {approximate!r}")
+    if approximate == "sigmoid":
+        return _aten.gelu_sigmoid(x) if out is None else _aten.gelu_sigmoid.out(x, out=out)
+    raise InvalidValue(f"gelu(): approximate is 'none', 'tanh' or 'sigmoid', not {approximate!r}")
 
 
 def square(x: Any, /, *, out: Any = None) -> Any:

@@ -1,5 +1,5 @@
 /* What a plugin in C needs to know: the binary interface between keyfold and libraries that
- * keyfold.load_plugin() loads, version 1.1. The reference is crates/plugin/src/abi, whose layouts the
+ * keyfold.load_plugin() loads, version 1.2. The reference is crates/plugin/src/abi, whose layouts the
  * tests compare with this file; docs/plugins.md explains it. Plugins in Rust use the crate
  * keyfold-plugin instead.
  *
@@ -24,12 +24,13 @@ extern "C" {
 
 #define KEYFOLD_PLUGIN_MAGIC UINT64_C(0x01646c6f6679656b) /* "keyfold\1" in memory, little-endian */
 #define KEYFOLD_PLUGIN_MAJOR 1
-#define KEYFOLD_PLUGIN_MINOR 1
+#define KEYFOLD_PLUGIN_MINOR 2
 
 /* Bits of KeyfoldRequirements.features and KeyfoldHost.features. */
 #define KEYFOLD_FEATURE_DEVICES UINT64_C(1)
 #define KEYFOLD_FEATURE_CUDA_C UINT64_C(2)   /* devices with KEYFOLD_DEVICE_CUDA_C */
 #define KEYFOLD_FEATURE_OPENCL_C UINT64_C(4) /* devices with KEYFOLD_DEVICE_OPENCL_C */
+#define KEYFOLD_FEATURE_GROUPS UINT64_C(8)   /* KEYFOLD_GROUP_NORM and those below it; since 1.2 */
 
 /* DLDevice.device_type of devices that plugins register: kDLExtDev. Its device_id is the type's number
  * times 256, plus the index. */
@@ -128,6 +129,17 @@ typedef struct KeyfoldKernel {
 #define KEYFOLD_GROUP_INDEX UINT64_C(16)    /* "index", KeyfoldIndexParams; none for "positions" */
 #define KEYFOLD_GROUP_RANDOM UINT64_C(32)   /* "random", KeyfoldRandomParams */
 #define KEYFOLD_GROUP_SCAN UINT64_C(64)     /* "scan", KeyfoldScanParams */
+/* From here on 1.2, KEYFOLD_FEATURE_GROUPS: their parameters are KeyfoldFields, and their operations may
+ * have several outputs. */
+#define KEYFOLD_GROUP_NORM UINT64_C(128)            /* "norm" */
+#define KEYFOLD_GROUP_LINEAR UINT64_C(256)          /* "linear" */
+#define KEYFOLD_GROUP_CONVOLUTION UINT64_C(512)     /* "convolution" */
+#define KEYFOLD_GROUP_POOL UINT64_C(1024)           /* "pool" */
+#define KEYFOLD_GROUP_ATTENTION UINT64_C(2048)      /* "attention" */
+#define KEYFOLD_GROUP_RECURRENT UINT64_C(4096)      /* "recurrent" */
+#define KEYFOLD_GROUP_OPTIM UINT64_C(8192)          /* "optim" */
+#define KEYFOLD_GROUP_DECOMPOSITION UINT64_C(16384) /* "decomposition" */
+#define KEYFOLD_GROUP_DROPOUT UINT64_C(32768)       /* "dropout" */
 
 /* The content argument of KeyfoldDevice.allocate. */
 enum { kKeyfoldContentArbitrary = 0, kKeyfoldContentZeros = 1 };
@@ -141,14 +153,18 @@ typedef struct KeyfoldOperation {
     KeyfoldText group;
     KeyfoldText name;
     const DLDataType *input_dtypes;
-    DLDataType output;
+    DLDataType output; /* of the first output */
     uint32_t reserved;
+    /* Since 1.2; operations of earlier hosts have one output. */
+    const DLDataType *output_dtypes;
+    uint32_t outputs;
+    uint32_t reserved2;
 } KeyfoldOperation;
 
 typedef struct KeyfoldExecution {
     uint32_t size;
     uint32_t inputs;
-    uint32_t outputs; /* 1, but for "positions" */
+    uint32_t outputs; /* 1, but for "positions" and the groups of 1.2 */
     uint32_t stream;
     KeyfoldText group;
     KeyfoldText name;
@@ -190,6 +206,32 @@ typedef struct KeyfoldRandomParams {
     uint64_t seed;
     uint64_t offset; /* the first block of the Philox4x32-10 stream */
 } KeyfoldRandomParams;
+
+/* KeyfoldField.kind */
+enum {
+    kKeyfoldFieldInt = 0,   /* also a flag */
+    kKeyfoldFieldBits = 1,  /* 64 bits without a sign, in `integer` */
+    kKeyfoldFieldFloat = 2,
+    kKeyfoldFieldInts = 3,
+    kKeyfoldFieldText = 4
+};
+
+/* A parameter of the groups of 1.2, under its name. */
+typedef struct KeyfoldField {
+    KeyfoldText name;
+    uint32_t kind;
+    uint32_t count; /* of `integers` */
+    int64_t integer;
+    double number;
+    const int64_t *integers;
+    KeyfoldText text;
+} KeyfoldField;
+
+typedef struct KeyfoldFields {
+    uint32_t size;
+    uint32_t count;
+    const KeyfoldField *fields; /* in any order; ignore those that you don't know */
+} KeyfoldFields;
 
 typedef struct KeyfoldStatistics {
     uint32_t size;

@@ -15,55 +15,10 @@ use super::calls::Call;
 use super::memory::{DelayedMemory, Mistake};
 use crate::primitives::{Primitive, PrimitiveParams, Primitives};
 use crate::{
-    Expressions, GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise,
-    PointwiseKernel, Positions, Random, RandomParams, Reason, Reduce, ReduceParams, RowParams,
-    Rows, Scan, ScanParams, prepare,
+    Execute, Expressions, GpuBackend, Group, Groups, Index, IndexParams, Kernels, Launch, Linalg,
+    Offer, Operation, Params, Pointwise, PointwiseKernel, Positions, Random, RandomParams, Reason,
+    Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams, prepare,
 };
-
-/// A group of operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    /// [`GpuBackend::pointwise`]
-    Pointwise,
-    /// [`GpuBackend::reduce`]
-    Reduce,
-    /// [`GpuBackend::rows`]
-    Rows,
-    /// [`GpuBackend::scan`]
-    Scan,
-    /// [`GpuBackend::linalg`]
-    Linalg,
-    /// [`GpuBackend::index`]
-    Index,
-    /// [`GpuBackend::random`]
-    Random,
-}
-
-impl Group {
-    /// All groups.
-    pub const ALL: [Group; 7] = [
-        Group::Pointwise,
-        Group::Reduce,
-        Group::Rows,
-        Group::Scan,
-        Group::Linalg,
-        Group::Index,
-        Group::Random,
-    ];
-
-    /// Returns its name, in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Group::Pointwise => "pointwise",
-            Group::Reduce => "reduce",
-            Group::Rows => "rows",
-            Group::Scan => "scan",
-            Group::Linalg => "linalg",
-            Group::Index => "index",
-            Group::Random => "random",
-        }
-    }
-}
 
 /// A backend that runs the kernels of a host backend asynchronously, on hidden memory.
 pub struct Delayed {
@@ -136,23 +91,38 @@ impl DeferredTensor {
     }
 }
 
-/// Queues a kernel on the current stream of the output's device. `run` gets tensors of the host.
+/// Queues a kernel with one output, see [`execute`].
 fn launch(
     memory: &DelayedMemory,
     inputs: &[&Tensor],
     out: &Tensor,
     run: impl FnOnce(&[&Tensor], &Tensor) -> Result<()> + Send + 'static,
 ) -> Result<()> {
+    execute(memory, inputs, &[out], move |inputs, outputs| run(inputs, outputs[0]))
+}
+
+/// Queues a kernel on the current stream of the outputs' device. `run` gets tensors of the host.
+fn execute(
+    memory: &DelayedMemory,
+    inputs: &[&Tensor],
+    outputs: &[&Tensor],
+    run: impl FnOnce(&[&Tensor], &[&Tensor]) -> Result<()> + Send + 'static,
+) -> Result<()> {
     memory.call(Call::Launch)?;
-    let device = out.device();
-    let views = inputs.iter().map(|tensor| DeferredTensor::new(memory, tensor, device));
-    let views = views.collect::<Result<Vec<_>>>()?;
-    let reads = views.iter().map(|view| Arc::clone(&view.lease)).collect();
-    let out = DeferredTensor::new(memory, out, device)?;
-    let target = Arc::clone(&out.lease);
-    memory.queue((device, current_stream(device)), reads, Some(target), move || {
-        let inputs = views.iter().map(DeferredTensor::tensor).collect::<Result<Vec<_>>>()?;
-        run(&inputs.iter().collect::<Vec<_>>(), &out.tensor()?)
+    let Some(device) = outputs.first().map(|out| out.device()) else { return Ok(()) };
+    let deferred = |tensors: &[&Tensor]| -> Result<Vec<DeferredTensor>> {
+        tensors.iter().map(|tensor| DeferredTensor::new(memory, tensor, device)).collect()
+    };
+    let (inputs, outputs) = (deferred(inputs)?, deferred(outputs)?);
+    let leases =
+        |views: &[DeferredTensor]| views.iter().map(|view| Arc::clone(&view.lease)).collect();
+    let (reads, writes) = (leases(&inputs), leases(&outputs));
+    memory.queue((device, current_stream(device)), reads, writes, move || {
+        let on_host = |views: &[DeferredTensor]| -> Result<Vec<Tensor>> {
+            views.iter().map(DeferredTensor::tensor).collect()
+        };
+        let (inputs, outputs) = (on_host(&inputs)?, on_host(&outputs)?);
+        run(&inputs.iter().collect::<Vec<_>>(), &outputs.iter().collect::<Vec<_>>())
     })
 }
 
@@ -232,6 +202,34 @@ impl<P: SelectsKernel> Launch<P> for Delayed {
             // SAFETY: the caller's contract, which covers the time when the kernel runs.
             unsafe { kernel.launch(&params, inputs, out) }
         })
+    }
+}
+
+// As above, for each of the groups with several outputs.
+impl<P: Params> Execute<P> for Delayed {
+    unsafe fn execute(&self, params: &P, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<()> {
+        let (below, params) = (Arc::clone(&self.below), *params);
+        execute(&self.memory, inputs, outputs, move |inputs, outputs| {
+            let dtypes =
+                |tensors: &[&Tensor]| tensors.iter().map(|t| t.dtype()).collect::<Vec<DType>>();
+            let offer = P::group(&below.groups())
+                .map(|group| group.kernel(params.operation(), &dtypes(inputs), &dtypes(outputs)));
+            let kernel = reselected(offer)?;
+            // SAFETY: the caller's contract, which covers the time when the kernel runs.
+            unsafe { kernel.execute(&params, inputs, outputs) }
+        })
+    }
+}
+
+impl<P: Params> Kernels<P> for Delayed {
+    fn kernel(
+        &self,
+        op: &'static Operation,
+        inputs: &[DType],
+        outputs: &[DType],
+    ) -> Offer<&dyn Execute<P>> {
+        let group = P::group(&self.below.groups());
+        with_own_kernel(group.map(|group| group.kernel(op, inputs, outputs)), self)
     }
 }
 
@@ -330,7 +328,7 @@ impl Positions for Delayed {
         if self.memory.has_mistake(Mistake::ReadsEarly) {
             while_held(&leases, work)?;
         } else {
-            self.memory.queue(on, leases.to_vec(), None, work)?;
+            self.memory.queue(on, leases.to_vec(), Vec::new(), work)?;
             self.memory.finish(on, &leases)?;
         }
         let found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
@@ -414,5 +412,9 @@ impl GpuBackend for Delayed {
 
     fn random(&self) -> Option<&dyn Random> {
         self.with(Group::Random).map(|own| own as _)
+    }
+
+    fn groups(&self) -> Groups<'_> {
+        self.below.groups().offered_by(self, |group| !self.withheld.contains(&group))
     }
 }

@@ -157,20 +157,20 @@ impl DelayedMemory {
         ends.into_iter().collect()
     }
 
-    /// Queues an operation that reads blocks and writes one, and holds their locks while it runs.
-    /// If the content of one is invalid, the operation is skipped and its target becomes invalid,
+    /// Queues an operation that reads blocks and writes others, and holds their locks while it runs.
+    /// If the content of one is invalid, the operation is skipped and its targets become invalid,
     /// too.
     pub(super) fn queue(
         &self,
         on: (Device, StreamId),
         mut leases: Vec<Arc<Lease>>,
-        target: Option<Arc<Lease>>,
+        targets: Vec<Arc<Lease>>,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let counts = Arc::clone(&self.0.counts);
         // Errors name the operator, which has returned when the operation runs.
         let operator = call_path().pop().map(|(name, _)| name);
-        leases.extend(target.clone());
+        leases.extend(targets.iter().cloned());
         let stream = self.stream(on.0, on.1)?;
         let clock = Arc::clone(&stream.clock);
         stream.push(move || {
@@ -184,13 +184,9 @@ impl DelayedMemory {
                 Some(name) => error.at(without_overload(name)),
                 None => error,
             });
-            match (done, &target) {
-                (Err(error), Some(target)) => {
-                    target.invalidate(OperationFailure::from(&error));
-                    if is_told { Ok(()) } else { Err(error) }
-                }
-                (done, _) => done,
-            }
+            let Err(error) = done else { return Ok(()) };
+            targets.iter().for_each(|target| target.invalidate(OperationFailure::from(&error)));
+            if is_told && !targets.is_empty() { Ok(()) } else { Err(error) }
         });
         Ok(())
     }
@@ -204,7 +200,7 @@ impl DelayedMemory {
         bytes: Vec<u8>,
     ) -> Result<()> {
         let block = Arc::clone(&target);
-        self.queue(on, Vec::new(), Some(target), move || {
+        self.queue(on, Vec::new(), vec![target], move || {
             let start = block.start().wrapping_add(offset);
             // SAFETY: the bytes are inside the block, whose lock is held.
             unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
@@ -367,7 +363,7 @@ impl Memory for DelayedMemory {
         let (from, to) = (self.lease_of(source)?, self.lease_of(target)?);
         let (froms, tos, size) =
             (byte_offsets(source), byte_offsets(target), source.element_size());
-        let (reads, writes) = (vec![Arc::clone(&from)], Some(Arc::clone(&to)));
+        let (reads, writes) = (vec![Arc::clone(&from)], vec![Arc::clone(&to)]);
         self.queue((target.device(), stream), reads, writes, move || {
             let (from, to) = (from.start(), to.start());
             // One by one and backwards, since a device may copy in any order.
@@ -385,7 +381,7 @@ impl Memory for DelayedMemory {
         let (lease, byte_offsets, element) =
             (self.lease_of(target)?, byte_offsets(target), element.to_vec());
         let block = Arc::clone(&lease);
-        self.queue((target.device(), stream), Vec::new(), Some(lease), move || {
+        self.queue((target.device(), stream), Vec::new(), vec![lease], move || {
             for place in byte_offsets {
                 // SAFETY: the part is inside the block, whose lock is held.
                 unsafe {

@@ -21,6 +21,6 @@ mod calls;
 mod memory;
 mod stream;
 
-pub use backend::{Delayed, Group};
+pub use backend::Delayed;
 pub use calls::{Call, Counts};
 pub use memory::{DelayedMemory, Mistake, OPERATION_NS};

@@ -29,7 +29,7 @@
 //!
 //! use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives};
 //! use keyfold_backend::{
-//!     GpuBackend, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, Scan,
+//!     GpuBackend, Groups, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, Scan,
 //!     prepare,
 //! };
 //! use keyfold_core::{DType, Device, Result};
@@ -96,6 +96,9 @@
 //!     }
 //!     fn random(&self) -> Option<&dyn Random> {
 //!         None
+//!     }
+//!     fn groups(&self) -> Groups<'_> {
+//!         Groups::NONE
 //!     }
 //! }
 //!

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives, fault};
 use keyfold_backend::{
-    GpuBackend, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, Scan, not_supported,
+    GpuBackend, Groups, Index, Launch, Linalg, Offer, Pointwise, Random, Reduce, Rows, Scan,
+    not_supported,
 };
 use keyfold_core::{DType, DTypeKind, Element, Result, Scalar, bf16, f16};
 use keyfold_tensor::Tensor;
@@ -72,6 +73,9 @@ impl GpuBackend for Host {
     }
     fn random(&self) -> Option<&dyn Random> {
         None
+    }
+    fn groups(&self) -> Groups<'_> {
+        Groups::NONE
     }
 }
 

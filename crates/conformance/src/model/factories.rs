@@ -15,7 +15,7 @@ pub(super) fn expected(name: &str, given: &Given<'_>) -> Option<Expected> {
         Expected::copied(Array::from_fn(dtype, &given.sizes(0), |_| value))
     };
     Some(match name {
-        "aten::empty" => Expected { any: true, ..constant(Scalar::Int(0), 1, DType::F64) },
+        "aten::empty" => Expected::any(given.dtype(1).unwrap_or(DType::F64), &given.sizes(0)),
         "aten::zeros" => constant(Scalar::Int(0), 1, DType::F64),
         "aten::ones" => constant(Scalar::Int(1), 1, DType::F64),
         "aten::full" => constant(given.scalar(1), 2, given.scalar(1).dtype()),
@@ -42,7 +42,7 @@ fn arange(given: &Given<'_>) -> Expected {
 }
 
 /// Returns a block of a stream.
-fn philox(seed: u64, block: u64) -> [u32; 4] {
+pub(super) fn philox(seed: u64, block: u64) -> [u32; 4] {
     let (mut key, mut c) =
         ([seed as u32, (seed >> 32) as u32], [block as u32, (block >> 32) as u32, 0, 0]);
     for _ in 0..10 {
@@ -110,7 +110,7 @@ fn random(given: &Given<'_>, shape: Vec<usize>, dtype: DType, normal: bool) -> E
 }
 
 fn dropout(given: &Given<'_>) -> Expected {
-    let (x, p) = (given.array(0), given.scalar(1).as_f64());
+    let (x, p) = (given.array(0), given.float(1));
     if !given.flag(2) || p == 0.0 {
         return Expected::copied(x.clone());
     }
@@ -118,9 +118,8 @@ fn dropout(given: &Given<'_>) -> Expected {
     let mut expected = Expected::empty(x.dtype, &x.shape);
     let limit = f64::from(p as f32);
     for (item, drawn) in x.items.iter().zip(drawn.array.items) {
-        let kept = if drawn.float() >= limit { 1.0 } else { 0.0 };
-        let value = item.float() * kept / (1.0 - p);
-        // Two products, each rounded to the dtype, and the factor.
+        let value = if drawn.float() >= limit { item.float() / (1.0 - p) } else { 0.0 };
+        // A product, which is rounded to the dtype, and the factor.
         let error = 4.0 * unit(x.dtype) * value.abs();
         expected.push(Number::Float(value), error);
     }

@@ -62,6 +62,47 @@ pub(super) fn expected(name: &str, given: &Given<'_>) -> Option<Expected> {
             });
             written(x, &writes, true)
         }
+        "aten::embedding" => {
+            let (weight, indices) = (given.array(0), given.array(1));
+            let shape = [&indices.shape[..], &weight.shape[1..]].concat();
+            Expected::copied(Array::from_fn(weight.dtype, &shape, |at| {
+                let (place, column) = at.split_at(at.len() - 1);
+                weight.at(&[position(indices.at(place), weight.shape[0]), column[0]])
+            }))
+        }
+        "aten::embedding_dense_backward" => {
+            let (grad, indices, rows) = (given.array(0), given.array(1), given.int(2)? as usize);
+            let zero = Number::Whole(0).cast(grad.dtype);
+            let width = *grad.shape.last()?;
+            let table = Array::from_fn(grad.dtype, &[rows, width], |_| zero);
+            let mut writes = Vec::new();
+            for_each_index(&grad.shape, |at| {
+                let (place, column) = at.split_at(at.len() - 1);
+                let row = position(indices.at(place), rows);
+                if given.int(3) != Some(row as i64) {
+                    writes.push((table.place(&[row, column[0]]), grad.at(at)));
+                }
+            });
+            written(&table, &writes, true)
+        }
+        "keyfold::slice_write_" => {
+            let (cache, source, pos) = (given.array(0), given.array(1), given.int(2)? as usize);
+            let mut writes = Vec::new();
+            for_each_index(&source.shape, |at| {
+                let mut own = at.to_vec();
+                match source.shape.len() == cache.shape.len() {
+                    true => own[1] += pos,
+                    false => own.insert(1, pos),
+                }
+                writes.push((cache.place(&own), source.at(at)));
+            });
+            written(cache, &writes, false)
+        }
+        "keyfold::slice_read" => {
+            let (cache, mut shape) = (given.array(0), given.array(0).shape.clone());
+            shape[1] = given.int(1)? as usize;
+            Expected::copied(Array::from_fn(cache.dtype, &shape, |at| cache.at(at)))
+        }
         "aten::masked_select" => {
             let (x, mask) = (given.array(0), given.array(1));
             let shape = layout::broadcast_shapes(&x.shape, &mask.shape).ok()?;

@@ -12,15 +12,32 @@
 //!   have both signs (N. Higham, T. Mary, "A new approach to probabilistic rounding error analysis",
 //!   2019).
 //! - Each result may be rounded once to its own dtype, to either neighbour.
+//!
+//! Each family of operators has a file here, with a function that returns the expected results of
+//! those operators that it knows by name, and `None` for others; it is listed in [`MODELS`], or in
+//! [`SEVERAL`] if its operators have several results. The results of a call are the tensors that it
+//! returns, those of lists and tuples in their order, and then the tensors that it writes to without
+//! returning them, in the order of the arguments. Where a result is not unique, as that of a
+//! decomposition is, [`Expected::any`] leaves its elements to a function of [`PROPERTIES`].
 
+mod attention;
+mod convolution;
+mod decomposition;
 mod factories;
 mod functions;
 mod index;
+mod linalg;
+mod norm;
+mod optim;
 mod pointwise;
+mod pool;
+mod random;
+mod recurrent;
 mod reduce;
 mod scan;
 mod shape;
 
+pub(crate) use attention::Attention;
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Value as _;
 use keyfold_expr::{Lowered, Names};
@@ -28,8 +45,9 @@ use keyfold_ops::Row;
 use keyfold_ops::pointwise::ELEMENTWISE;
 use keyfold_tensor::Value;
 use keyfold_tensor::device::random::State;
+pub(crate) use pool::{Windows, dims_of, windows_of};
 
-use crate::array::{Arg, Array, Operand};
+use crate::array::{Arg, Array, Operand, for_each_index};
 use crate::number::{Number, max_of, tiny, unit};
 
 /// The expected result of a call.
@@ -43,14 +61,79 @@ pub struct Expected {
     pub signed_zeros: bool,
     /// Whether the elements are copied, so that no subnormal number may become 0.
     pub copied: bool,
-    /// Whether the elements may be anything: `empty`.
+    /// Whether the elements may be anything: `empty`, and what a property is about.
     pub any: bool,
+    /// Whether there is no tensor: the call returns None in its place.
+    pub absent: bool,
 }
+
+/// Checks what elements of results have in common with arguments where they aren't unique. The
+/// error is a sentence about the first mistake.
+pub(crate) type Property = fn(&Given<'_>, &[Array]) -> std::result::Result<(), String>;
+
+/// Returns the expected result of an operator, or of several of them.
+type Model<T> = fn(&str, &Given<'_>) -> Option<T>;
+
+/// The models of operators with one result.
+const MODELS: &[Model<Expected>] = &[
+    linalg::expected,
+    reduce::expected,
+    scan::expected,
+    shape::expected,
+    index::expected,
+    norm::expected,
+    factories::expected,
+    attention::one,
+    convolution::expected,
+    pool::one,
+];
+
+/// The models of operators with any number of results.
+const SEVERAL: &[Model<Vec<Expected>>] = &[
+    attention::several,
+    convolution::backward,
+    decomposition::expected,
+    norm::several,
+    optim::expected,
+    pool::several,
+    random::expected,
+    recurrent::expected,
+    shape::several,
+];
+
+/// The properties of results that aren't unique, by the operators' names.
+const PROPERTIES: &[fn(&str) -> Option<Property>] = &[decomposition::property];
 
 impl Expected {
     fn empty(dtype: DType, shape: &[usize]) -> Expected {
         let array = Array { dtype, shape: shape.to_vec(), items: Vec::new() };
-        Expected { array, errors: Vec::new(), signed_zeros: false, copied: false, any: false }
+        let errors = Vec::new();
+        Expected { array, errors, signed_zeros: false, copied: false, any: false, absent: false }
+    }
+
+    /// A result of a function of the index, which returns an element and its error.
+    pub fn from_fn(
+        dtype: DType,
+        shape: &[usize],
+        mut item: impl FnMut(&[usize]) -> (Number, f64),
+    ) -> Expected {
+        let mut expected = Expected::empty(dtype, shape);
+        for_each_index(shape, |index| {
+            let (item, error) = item(index);
+            expected.push(item, error);
+        });
+        expected
+    }
+
+    /// A result that isn't wanted: None in the place of a tensor.
+    pub fn absent() -> Expected {
+        Expected { absent: true, ..Expected::empty(DType::F32, &[]) }
+    }
+
+    /// A result whose elements may be anything, or that a property is about.
+    pub fn any(dtype: DType, shape: &[usize]) -> Expected {
+        let zero = Array::from_fn(dtype, shape, |_| Number::Whole(0).cast(dtype));
+        Expected { any: true, ..Expected::copied(zero) }
     }
 
     /// Adds an element; an infinity has no error.
@@ -66,7 +149,7 @@ impl Expected {
     /// An exact result, of copied elements.
     fn copied(array: Array) -> Expected {
         let errors = vec![0.0; array.items.len()];
-        Expected { array, errors, signed_zeros: true, copied: true, any: false }
+        Expected { array, errors, signed_zeros: true, copied: true, any: false, absent: false }
     }
 
     /// Returns the greatest error of an element, after rounding: a result below the smallest normal
@@ -146,8 +229,14 @@ impl<'a> Given<'a> {
     }
 
     fn array(&self, at: usize) -> &'a Array {
+        self.optional(at).unwrap_or_else(|| unreachable!("argument {at} of the sample is None"))
+    }
+
+    /// Returns a tensor that may be None.
+    fn optional(&self, at: usize) -> Option<&'a Array> {
         match &self.args[at] {
-            Arg::Tensor(operand) => &operand.array,
+            Arg::Tensor(operand) => Some(&operand.array),
+            Arg::Plain(Value::None) => None,
             other => unreachable!("argument {at} of the sample is a tensor, not {other:?}"),
         }
     }
@@ -174,6 +263,17 @@ impl<'a> Given<'a> {
 
     fn int(&self, at: usize) -> Option<i64> {
         self.value(at).as_ref().scalar().and_then(Scalar::as_i64)
+    }
+
+    fn float(&self, at: usize) -> f64 {
+        self.scalar(at).as_f64()
+    }
+
+    fn text(&self, at: usize) -> &'a str {
+        match self.value(at) {
+            Value::Str(text) => text,
+            _ => "",
+        }
     }
 
     fn flag(&self, at: usize) -> bool {
@@ -207,12 +307,18 @@ fn axis(dim: i64, rank: usize) -> usize {
     (if dim < 0 { dim + rank as i64 } else { dim }) as usize
 }
 
-/// Returns the expected result of a call of a row.
+/// Returns the property of an operator's results, if they aren't unique.
+pub(crate) fn property(row: &Row) -> Option<Property> {
+    let name = row.schema().name.to_string();
+    PROPERTIES.iter().find_map(|of| of(&name))
+}
+
+/// Returns the expected results of a call of a row.
 ///
 /// # Errors
 /// [`ErrorKind::NotSupported`] for an operator without a model, and errors of samples that no
 /// operator takes.
-pub(crate) fn expected(row: &Row, given: &Given<'_>) -> Result<Expected> {
+pub(crate) fn expected(row: &Row, given: &Given<'_>) -> Result<Vec<Expected>> {
     if let Some(expression) = row.expression() {
         let expr = expression.expr();
         let at = |name: &str| row.schema().arguments.iter().position(|a| a.name == name);
@@ -220,7 +326,7 @@ pub(crate) fn expected(row: &Row, given: &Given<'_>) -> Result<Expected> {
         let inputs: Vec<&Array> = inputs.map(|at| given.array(at)).collect();
         let params = expr.params().iter().filter_map(|name| at(name));
         let params: Vec<Scalar> = params.map(|at| given.scalar(at)).collect();
-        return of_expression(expr, &inputs, &params);
+        return Ok(vec![of_expression(expr, &inputs, &params)?]);
     }
     let name = row.schema().name.to_string();
     if name == ELEMENTWISE {
@@ -230,11 +336,10 @@ pub(crate) fn expected(row: &Row, given: &Given<'_>) -> Result<Expected> {
         let inputs: Vec<&Array> = given.tensors(0).into_iter().flatten().collect();
         let Value::List(params) = given.value(1) else { unreachable!("the numbers are a list") };
         let params: Vec<Scalar> = params.iter().filter_map(|one| one.as_ref().scalar()).collect();
-        return of_expression(&expr, &inputs, &params);
+        return Ok(vec![of_expression(&expr, &inputs, &params)?]);
     }
-    let models =
-        [reduce::expected, scan::expected, shape::expected, index::expected, factories::expected];
-    models.into_iter().find_map(|model| model(&name, given)).ok_or_else(|| {
+    let one = MODELS.iter().find_map(|model| model(&name, given)).map(|one| vec![one]);
+    one.or_else(|| SEVERAL.iter().find_map(|model| model(&name, given))).ok_or_else(|| {
         let message = format!("{name}: the conformance kit has no model of it");
         Error::new(ErrorKind::NotSupported, message)
     })

@@ -151,6 +151,69 @@ fn scattered(x: &Array, source: &Array, dim: usize, places: &[usize], selects: b
     })
 }
 
+/// The parts of a tensor along a dimension.
+pub(super) fn several(name: &str, given: &Given<'_>) -> Option<Vec<Expected>> {
+    let first = given.args.first();
+    let Some(crate::array::Arg::Tensor(operand)) = first else { return None };
+    let (x, rank) = (&operand.array, operand.array.shape.len());
+    let cut = |dim: usize, sizes: Vec<usize>| {
+        let mut start = 0;
+        let part = |size: usize| {
+            let (from, mut shape) = (start, x.shape.clone());
+            (start, shape[dim]) = (start + size, size);
+            Expected::copied(Array::from_fn(x.dtype, &shape, |index| {
+                let mut own = index.to_vec();
+                own[dim] += from;
+                x.at(&own)
+            }))
+        };
+        sizes.into_iter().map(part).collect::<Vec<_>>()
+    };
+    let of_size = |dim: usize, size: usize| {
+        let (whole, mut sizes) = (x.shape[dim], Vec::new());
+        while sizes.iter().sum::<usize>() + size < whole {
+            sizes.push(size);
+        }
+        sizes.push(whole - sizes.iter().sum::<usize>());
+        cut(dim, sizes)
+    };
+    Some(match name {
+        "aten::split.Tensor" | "aten::split_copy.Tensor_out" => {
+            of_size(given.dim(2, rank), given.int(1)? as usize)
+        }
+        "aten::split_with_sizes" | "aten::split_with_sizes_copy.out" => {
+            cut(given.dim(2, rank), given.sizes(1))
+        }
+        "aten::chunk" | "aten::tensor_split.sections" => {
+            let (dim, count) = (given.dim(2, rank), given.int(1)? as usize);
+            let whole = x.shape[dim];
+            if name == "aten::chunk" && whole > 0 {
+                return Some(of_size(dim, whole.div_ceil(count)));
+            }
+            cut(dim, (0..count).map(|i| whole / count + usize::from(i < whole % count)).collect())
+        }
+        "aten::tensor_split.indices" => {
+            let (dim, places) = (given.dim(2, rank), given.sizes(1));
+            let whole = x.shape[dim];
+            let (mut sizes, mut last) = (Vec::new(), 0);
+            for place in places.into_iter().chain([whole]) {
+                sizes.push(place.min(whole) - last);
+                last = place.min(whole);
+            }
+            cut(dim, sizes)
+        }
+        "aten::unbind.int" => {
+            let dim = given.dim(1, rank);
+            let mut parts = cut(dim, vec![1; x.shape[dim]]);
+            for part in &mut parts {
+                part.array.shape.remove(dim);
+            }
+            parts
+        }
+        _ => return None,
+    })
+}
+
 fn joins(name: &str, given: &Given<'_>) -> Option<Expected> {
     if !matches!(name, "aten::cat" | "aten::stack") {
         return None;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use keyfold_backend::delayed::{Delayed, DelayedMemory};
 use keyfold_backend::{
-    GpuBackend, Index, Launch, Linalg, Offer, Operation, Pointwise, Random, Reduce, ReduceParams,
-    Rows, Scan,
+    GpuBackend, Groups, Index, Launch, Linalg, Offer, Operation, Pointwise, Random, Reduce,
+    ReduceParams, Rows, Scan,
 };
 use keyfold_core::{DType, Device, Result};
 use keyfold_tensor::device::{
@@ -110,6 +110,10 @@ impl GpuBackend for Wrapped {
 
     fn random(&self) -> Option<&dyn Random> {
         GpuBackend::random(&self.inner)
+    }
+
+    fn groups(&self) -> Groups<'_> {
+        GpuBackend::groups(&self.inner)
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_backend::{
-    Expressions, GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise,
-    PointwiseKernel, Positions, Random, Reduce, ReduceParams, Rows, Scan,
+    Expressions, GpuBackend, Groups, Index, IndexParams, Launch, Linalg, Offer, Operation,
+    Pointwise, PointwiseKernel, Positions, Random, Reduce, ReduceParams, Rows, Scan,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, f16, layout};
 use keyfold_cpu::HostBackend;
@@ -109,6 +109,10 @@ impl GpuBackend for Planted {
 
     fn random(&self) -> Option<&dyn Random> {
         Some(&HostBackend)
+    }
+
+    fn groups(&self) -> Groups<'_> {
+        HostBackend.groups()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Defects planted in a copy of a backend: the kit finds each, and names it.
 
 mod device;
+mod groups;
 mod host;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use keyfold_core::DeviceType;
 use keyfold_cpu::HostBackend;
 
 use device::{LaunchDefect, Wrapped};
+use groups::Fused;
 use host::{Defect, Planted};
 
 /// Runs groups of the kit on a backend; one run at a time, since runs set the state of random
@@ -219,6 +221,76 @@ fn a_late_error() {
     assert_named(&report, Symptom::LateError, "aten::index_select");
 }
 
+/// Runs the kit on an operator whose kernel, of a group with several outputs, makes a mistake.
+#[track_caller]
+fn assert_found(operation: &'static str, mistake: groups::Mistake, family: &str, operator: &str) {
+    let report = found_in_group(operation, mistake, family, operator);
+    assert_named(&report, Symptom::WrongValue, operator);
+}
+
+fn found_in_group(
+    operation: &'static str,
+    mistake: groups::Mistake,
+    family: &str,
+    operator: &str,
+) -> Report {
+    found(&[family], Some(operator), |kind| {
+        let fused = Arc::new(Fused { operation, mistake });
+        Arc::new(Delayed::over(fused, memory(kind)))
+    })
+}
+
+#[test]
+fn a_moment_that_is_not_written() {
+    let mistake = groups::Mistake::Unwritten(2);
+    assert_found("adam", mistake, "optim", "keyfold::adam_step_");
+}
+
+#[test]
+fn parameters_whose_last_one_is_left_out() {
+    let mistake = groups::Mistake::LastIsFirst(0);
+    assert_found("sgd", mistake, "optim", "keyfold::sgd_step_");
+}
+
+#[test]
+fn a_workspace_of_other_gates() {
+    let mistake = groups::Mistake::Shifted(1);
+    assert_found("gru_cell", mistake, "recurrent", "aten::_thnn_fused_gru_cell");
+}
+
+#[test]
+fn gates_that_are_exchanged() {
+    let mistake = groups::Mistake::ReadsOther(1);
+    let operator = "aten::_thnn_fused_lstm_cell";
+    let report = found_in_group("lstm_cell", mistake, "recurrent", operator);
+    // Numbers between 0 and 1 that are wrong by little look like an inexact sum.
+    assert_named(&report, Symptom::Accumulation, operator);
+}
+
+#[test]
+fn a_window_that_begins_too_late() {
+    let mistake = groups::Mistake::Shifted(0);
+    assert_found("convolution", mistake, "convolution", "aten::convolution");
+}
+
+#[test]
+fn logarithms_of_other_queries() {
+    let mistake = groups::Mistake::Shifted(1);
+    assert_found("forward", mistake, "attention", "keyfold::attention");
+}
+
+#[test]
+fn a_product_without_its_last_element() {
+    let mistake = groups::Mistake::LastIsFirst(0);
+    assert_found("matmul", mistake, "linalg", "aten::addmm");
+}
+
+#[test]
+fn a_mask_of_other_elements() {
+    let mistake = groups::Mistake::Shifted(1);
+    assert_found("dropout", mistake, "random", "keyfold::dropout_threshold");
+}
+
 #[test]
 fn mistakes_of_a_memory() {
     for (mistake, symptom, operator) in [
@@ -234,9 +306,9 @@ fn mistakes_of_a_memory() {
 /// An operation that is lacking is no failure; the report has the backend's reason.
 #[test]
 fn a_group_that_is_lacking() {
-    let report = found(&["linalg"], None, |kind| {
+    let report = found(&["linalg"], Some("aten::matmul"), |kind| {
         let toy = Delayed::over(Arc::new(HostBackend), memory(kind));
-        Arc::new(toy.without(keyfold_backend::delayed::Group::Linalg))
+        Arc::new(toy.without(keyfold_backend::Group::Linalg))
     });
     assert!(report.conforms(), "{report}");
     assert!(report.to_string().contains("The backend conforms: it offers nothing."), "{report}");

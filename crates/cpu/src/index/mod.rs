@@ -1,8 +1,12 @@
 //! Indexed reads and writes.
 
 mod along_dim;
+mod elements;
 mod multi_index;
+mod picks;
 mod positions;
+mod ranges;
+mod targets;
 
 use std::sync::LazyLock;
 
@@ -88,12 +92,6 @@ fn write<B: Bits>(out: &Tensor, f: impl FnOnce(&mut [B]) -> Result<()>) -> Resul
     // SAFETY: the output is contiguous, with elements of that size, and no other code accesses it
     // (`Launch::launch`).
     f(unsafe { std::slice::from_raw_parts_mut(to, out.numel()) })
-}
-
-#[cold]
-fn out_of_range(position: i64, dim: usize, size: usize) -> Error {
-    let message = format!("index {position} is out of range for dimension {dim} of size {size}");
-    Error::new(ErrorKind::Index, message)
 }
 
 impl Index for HostBackend {

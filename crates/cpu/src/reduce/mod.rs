@@ -18,6 +18,7 @@ pub(crate) mod convert;
 mod gather;
 pub(crate) mod geometry;
 mod group;
+mod has_inf_nan;
 mod kernels;
 mod lanes;
 mod min_max;
@@ -80,6 +81,7 @@ impl Reduce for HostBackend {
                     ("argmin", arg_min_max::kernels::<true>),
                     ("all", any_all::kernels::<true>),
                     ("any", any_all::kernels::<false>),
+                    ("has_inf_nan", has_inf_nan::kernels),
                 ])
             });
         KERNELS.offer(op, (input, Output(output)))

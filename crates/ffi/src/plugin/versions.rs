@@ -88,14 +88,14 @@ mod tests {
         assert_eq!(HOST.agree((1, 0), None), Ok(0));
         assert_eq!(HOST.agree((1, 0), Some(range(0, 0))), Ok(0));
         assert_eq!(HOST.agree((1, 0), Some(range(0, 1))), Ok(1));
-        assert_eq!(HOST.agree((1, 1), Some(range(1, 7))), Ok(1));
+        assert_eq!(HOST.agree((1, 1), Some(range(1, 7))), Ok(2));
         assert_eq!(OLD.agree((1, 0), Some(range(0, 1))), Ok(0));
     }
 
     #[test]
     fn a_host_without_the_version_or_the_feature_says_which() {
         let devices = Requirements::new(1, FEATURE_DEVICES);
-        assert_eq!(HOST.agree((1, 1), Some(devices)), Ok(1));
+        assert_eq!(HOST.agree((1, 1), Some(devices)), Ok(2));
         let refused = OLD.agree((1, 1), Some(devices)).unwrap_err();
         assert!(
             refused.contains("version 1.1") && refused.contains("has 1.0: load it with a newer")

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams};
 use keyfold_backend::{
-    GpuBackend, Launch, Offer, Operation, Pointwise, PointwiseKernel, Reason, ReduceParams,
-    RowParams, backend, backends, prepare,
+    Activation, GpuBackend, Group, Launch, LinearFactor, LinearParams, Offer, Operation, Pointwise,
+    PointwiseKernel, Reason, ReduceParams, RowParams, backend, backends, prepare,
 };
 use keyfold_core::{DType, DTypeKind, Device, DeviceType, Error, ErrorKind, Shape};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Dispatcher};
@@ -17,6 +17,7 @@ use keyfold_tensor::{Tensor, Value};
 
 use crate::c_plugins::{compiled, compiled_as, example, refused, says};
 
+const MATMUL: &Operation = &Operation::new("matmul");
 const SUM: &Operation = &Operation::new("sum");
 const SOFTMAX: &Operation = &Operation::new("softmax");
 const LOG_SOFTMAX: &Operation = &Operation::new("log_softmax");
@@ -93,7 +94,7 @@ fn tensors_go_to_the_device_and_back() {
     let error = Tensor::zeros(&[1], DType::F32, board(2)).unwrap_err();
     says(&error, ErrorKind::Device, &["board has 2 devices: board:0, board:1"]);
     assert_eq!(loaded.plugin.device_types(), [board(0).kind()]);
-    assert_eq!(loaded.plugin.abi_version(), (1, 1));
+    assert_eq!(loaded.plugin.abi_version(), (1, 2));
     let shown = format!("{:?}", loaded.plugin);
     assert_eq!(shown, "Plugin(board-in-c 2.1: 2 operators, 2 kernels, device board)");
 }
@@ -124,6 +125,42 @@ fn operations_are_identified_by_name() {
     let checked = empty(&[3], DType::Bool);
     let error = pointwise(Primitive::Check, &[&mask], &checked).unwrap_err();
     says(&error, ErrorKind::Index, &["out of range", "device board", "execute of check"]);
+}
+
+#[test]
+fn parameters_of_the_groups_of_1_2_are_fields() {
+    let _loaded = loaded("GOOD");
+    let found = backend(board(0)).unwrap();
+    let groups = found.groups();
+    assert!(groups.has(Group::Linear) && !groups.has(Group::Norm));
+    let linear = groups.linear.unwrap();
+    let x = on(board(1), &[1.0, 2.0, 3.0, 4.0], &[2, 2]);
+    let addend = on(board(1), &[10.0, 20.0, 30.0, 40.0], &[2, 2]);
+    let out = empty(&[2, 2], DType::F32);
+    let factor = |re: f64| LinearFactor { re, ..LinearFactor::ONE };
+    let plain = LinearParams {
+        op: MATMUL,
+        has_addend: true,
+        activation: Activation::None,
+        alpha: factor(0.5),
+        beta: factor(2.0),
+    };
+    let dtypes = [DType::F32; 3];
+    let kernel = |inputs: usize| linear.kernel(MATMUL, &dtypes[..inputs], &dtypes[..1]);
+    let run = |params: LinearParams, inputs: &[&Tensor]| {
+        let kernel = kernel(inputs.len()).kernel().unwrap();
+        // SAFETY: nothing else accesses the output.
+        unsafe { kernel.execute(&params, inputs, &[&out]) }
+    };
+    run(plain, &[&x, &x, &addend]).unwrap();
+    assert_eq!(out.to_vec::<f32>().unwrap(), [23.5, 45.0, 67.5, 91.0]);
+    run(LinearParams { has_addend: false, ..plain }, &[&x, &x]).unwrap();
+    assert_eq!(out.to_vec::<f32>().unwrap(), [3.5, 5.0, 7.5, 11.0]);
+    let error = run(LinearParams { activation: Activation::Relu, ..plain }, &[&x, &x, &addend]);
+    says(&error.unwrap_err(), ErrorKind::NotSupported, &["no activations", "claims this"]);
+    let offer = linear.kernel(MATMUL, &dtypes[..2], &dtypes[..2]);
+    let Offer::No(Reason(reason)) = offer else { panic!("its products are two tensors") };
+    assert_eq!(reason, "the board's products are one float32 tensor");
 }
 
 #[test]
@@ -234,7 +271,7 @@ fn a_spec_with_a_mistake_is_refused_with_what_would_be_right() {
         ("NO_POINTWISE", &["lacks the group pointwise"]),
         ("FEATURE", &["features", "0x10000000000", "has: devices"]),
         ("RANGE", &["keyfold_plugin_requirements are at fault: 8 bytes", "24 bytes"]),
-        ("TOO_NEW", &["version 1.5 of the plugin ABI", "has 1.1", "newer keyfold"]),
+        ("TOO_NEW", &["version 1.5 of the plugin ABI", "has 1.2", "newer keyfold"]),
     ] {
         let error = refused(&device_in_c(case));
         says(&error, ErrorKind::Library, parts);
@@ -246,7 +283,7 @@ fn a_spec_with_a_mistake_is_refused_with_what_would_be_right() {
 #[test]
 fn a_spec_of_a_later_version_is_read_as_far_as_this_one_goes() {
     let loaded = loaded("LONG_SPEC");
-    assert_eq!(loaded.plugin.abi_version(), (1, 1));
+    assert_eq!(loaded.plugin.abi_version(), (1, 2));
     assert_eq!(on(board(0), &[5.0], &[1]).to_vec::<f32>().unwrap(), [5.0]);
 }
 

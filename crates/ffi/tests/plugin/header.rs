@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use keyfold_plugin::abi::device::{
-    self, Argument, DeviceSpec, DeviceStatistics, Execution, IndexParams, Launch, Operation,
-    PointwiseParams, RandomParams, ReduceParams, RowParams, ScanParams, Source,
+    self, Argument, DeviceSpec, DeviceStatistics, Execution, Field, Fields, IndexParams, Launch,
+    Operation, PointwiseParams, RandomParams, ReduceParams, RowParams, ScanParams, Source,
 };
 use keyfold_plugin::abi::{
     self, CallFrame, Descriptor, HostTable, HostTable1, IntSlice, KernelSpec, Requirements, Text,
@@ -93,8 +93,24 @@ fn layouts() -> String {
         name = "name",
         input_dtypes = "input_dtypes",
         output = "output",
-        reserved = "reserved"
+        reserved = "reserved",
+        output_dtypes = "output_dtypes",
+        outputs = "outputs",
+        reserved2 = "reserved2"
     );
+    same_layout!(
+        out,
+        Field,
+        "KeyfoldField",
+        name = "name",
+        kind = "kind",
+        count = "count",
+        int = "integer",
+        float = "number",
+        ints = "integers",
+        text = "text"
+    );
+    same_layout!(out, Fields, "KeyfoldFields", size = "size", count = "count", fields = "fields");
     same_layout!(
         out,
         Execution,
@@ -267,6 +283,21 @@ fn layouts() -> String {
         ("KEYFOLD_GROUP_INDEX", device::GROUP_INDEX),
         ("KEYFOLD_GROUP_RANDOM", device::GROUP_RANDOM),
         ("KEYFOLD_GROUP_SCAN", device::GROUP_SCAN),
+        ("KEYFOLD_FEATURE_GROUPS", abi::FEATURE_GROUPS),
+        ("KEYFOLD_GROUP_NORM", device::GROUP_NORM),
+        ("KEYFOLD_GROUP_LINEAR", device::GROUP_LINEAR),
+        ("KEYFOLD_GROUP_CONVOLUTION", device::GROUP_CONVOLUTION),
+        ("KEYFOLD_GROUP_POOL", device::GROUP_POOL),
+        ("KEYFOLD_GROUP_ATTENTION", device::GROUP_ATTENTION),
+        ("KEYFOLD_GROUP_RECURRENT", device::GROUP_RECURRENT),
+        ("KEYFOLD_GROUP_OPTIM", device::GROUP_OPTIM),
+        ("KEYFOLD_GROUP_DECOMPOSITION", device::GROUP_DECOMPOSITION),
+        ("KEYFOLD_GROUP_DROPOUT", device::GROUP_DROPOUT),
+        ("kKeyfoldFieldInt", device::FIELD_INT.into()),
+        ("kKeyfoldFieldBits", device::FIELD_BITS.into()),
+        ("kKeyfoldFieldFloat", device::FIELD_FLOAT.into()),
+        ("kKeyfoldFieldInts", device::FIELD_INTS.into()),
+        ("kKeyfoldFieldText", device::FIELD_TEXT.into()),
         ("kKeyfoldContentArbitrary", device::CONTENT_ARBITRARY.into()),
         ("kKeyfoldContentZeros", device::CONTENT_ZEROS.into()),
         ("KEYFOLD_LIMIT_DEFAULT", device::LIMIT_DEFAULT),

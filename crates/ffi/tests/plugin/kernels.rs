@@ -264,7 +264,7 @@ fn another_version_of_the_abi_is_refused_before_anything_runs() {
         // SAFETY: a library of the test's own.
         let library = unsafe { libloading::Library::new(&path) }.unwrap();
         let error = refused(&path);
-        says(&error, ErrorKind::Library, &[version, "1.1", path.to_str().unwrap()]);
+        says(&error, ErrorKind::Library, &[version, "1.2", path.to_str().unwrap()]);
         // SAFETY: as above.
         assert_eq!(unsafe { **library.get::<*const i32>(b"entered\0").unwrap() }, 0);
     }

@@ -8,7 +8,8 @@ mod refusals;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use keyfold::backend::delayed::{Delayed, DelayedMemory, Group};
+use keyfold::backend::Group;
+use keyfold::backend::delayed::{Delayed, DelayedMemory};
 use keyfold::backend::{GpuBackend, Registration, register};
 use keyfold::cpu::HostBackend;
 use keyfold::{DType, Device, DeviceType, Result, Tensor, Value, ValueRef, dispatcher};

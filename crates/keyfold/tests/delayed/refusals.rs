@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use keyfold::backend::delayed::{Call, Delayed, Group};
+use keyfold::backend::Group;
+use keyfold::backend::delayed::{Call, Delayed};
 use keyfold::backend::{Fallback, allow_fallback, fallbacks, observe_fallbacks, register};
 use keyfold::cpu::HostBackend;
-use keyfold::{DType, Device, DeviceType, Error, ErrorKind, Tensor, Value, ValueRef};
+use keyfold::{DType, Device, DeviceType, Error, ErrorKind, Tensor, Value, ValueRef, dispatcher};
 use keyfold_tensor::device::Memory;
 
 use crate::{Toy, borrowed, call, data, on, seen};
@@ -39,7 +40,7 @@ fn tensors_on_two_devices_are_refused_and_numbers_of_the_cpu_are_not() {
     }
 }
 
-/// Returns a call that needs a group.
+/// Calls an operator that needs a group.
 fn needing(group: Group, device: Device) -> Result<Tensor, Error> {
     let x = data(&[3, 3], DType::F32, 1).to_device(device)?;
     match group {
@@ -57,6 +58,52 @@ fn needing(group: Group, device: Device) -> Result<Tensor, Error> {
             "aten::rand",
             &[ValueRef::Ints(&[3]), ValueRef::DType(DType::F32), ValueRef::Device(device)],
         ),
+        Group::Optim => {
+            let [grad, m, v] =
+                [on("aten::neg", &[&x])?, on("aten::neg", &[&x])?, on("aten::mul", &[&x, &x])?];
+            let mut args: Vec<ValueRef<'_>> = [&x, &grad, &m, &v].map(ValueRef::Tensor).to_vec();
+            args.extend([ValueRef::None, ValueRef::Int(1)]);
+            args.extend([0.1, 0.9, 0.999, 1e-8, 0.0].map(ValueRef::Float));
+            args.extend([ValueRef::Bool(false); 2]);
+            call("keyfold::adam_step_", &args)
+        }
+        Group::Linear => {
+            let numbers = [ValueRef::Int(1), ValueRef::Int(1)];
+            call("aten::addmm", &[&[&x, &x, &x].map(ValueRef::Tensor)[..], &numbers].concat())
+        }
+        Group::Convolution => {
+            let input = x.unsqueeze(0)?;
+            let weight = data(&[3, 3, 1], DType::F32, 2).to_device(device)?;
+            let one = |number: &'static [i64; 1]| ValueRef::Ints(number);
+            let tensors = [ValueRef::Tensor(&input), ValueRef::Tensor(&weight), ValueRef::None];
+            let numbers = [one(&[1]), one(&[0]), one(&[1]), false.into(), one(&[0]), 1.into()];
+            call("aten::convolution", &[&tensors[..], &numbers].concat())
+        }
+        Group::Attention => {
+            let tensors = [&x, &x, &x].map(ValueRef::Tensor);
+            let args = [&tensors[..], &[ValueRef::None, false.into(), ValueRef::None]].concat();
+            first(dispatcher().call("keyfold::attention", &args)?)
+        }
+        Group::Recurrent => {
+            let gates = data(&[3, 9], DType::F32, 2).to_device(device)?;
+            let tensors = [&gates, &gates, &x].map(ValueRef::Tensor);
+            let args = [&tensors[..], &[ValueRef::None, ValueRef::None]].concat();
+            first(dispatcher().call("aten::_thnn_fused_gru_cell", &args)?)
+        }
+        Group::Dropout => {
+            let numbers = [ValueRef::Int(1 << 31), 2.0.into(), 5.into(), 0.into()];
+            let args = [&[ValueRef::Tensor(&x)][..], &numbers].concat();
+            first(dispatcher().call("keyfold::dropout_threshold", &args)?)
+        }
+        other => unreachable!("no operator needs {other:?} yet"),
+    }
+}
+
+/// Returns the first of several results.
+fn first(results: Value) -> Result<Tensor, Error> {
+    match results {
+        Value::Tuple(results) => results.into_iter().next().unwrap_or(Value::None).into_tensor(),
+        other => other.into_tensor(),
     }
 }
 
@@ -66,7 +113,15 @@ static TOLD: Mutex<Vec<Fallback>> = Mutex::new(Vec::new());
 #[test]
 fn an_operation_that_is_not_offered_runs_elsewhere_only_where_that_was_allowed() {
     observe_fallbacks(|fallback| TOLD.lock().unwrap().push(fallback.clone()));
-    for group in Group::ALL {
+    let others = [
+        Group::Linear,
+        Group::Convolution,
+        Group::Attention,
+        Group::Recurrent,
+        Group::Optim,
+        Group::Dropout,
+    ];
+    for group in Group::ALL.into_iter().take(7).chain(others) {
         let toy = Toy::without(Some(group));
         let device = toy.device(1);
         let words = ["isn't supported by backend 'delayed': it ", "kf.allow_fallback()"];

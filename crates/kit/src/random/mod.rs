@@ -15,7 +15,7 @@
 
 mod philox;
 
-pub use philox::block;
+pub use philox::{block, fill_words};
 
 /// 2^-32 and 2^-53.
 const UNIT_32: f64 = 1.0 / (1_u64 << 32) as f64;

@@ -286,13 +286,20 @@ impl<'n> Backward<'n> {
     pub fn result(&self, position: usize) -> Result<Tensor> {
         let edge = Edge { node: Arc::clone(self.node), output: position as u32 };
         let saved = self.results.get(position).unwrap_or(&Saved::NoTensor);
-        saved.unpack(self.node.name(), &format!("result {position}"), Some(&edge))
+        // A mask or indices have no gradient, and are attached to nothing.
+        let edge = self.is_differentiable(position).then_some(&edge);
+        saved.unpack(self.node.name(), &format!("result {position}"), edge)
     }
 
     /// Returns whether the result at a position is floating or complex, and so can have a gradient.
     pub fn is_differentiable(&self, position: usize) -> bool {
         let dtype = self.node.outputs()[position].dtype;
         dtype.is_floating() || dtype.is_complex()
+    }
+
+    /// Returns the shape, dtype and device of the result at a position.
+    pub fn result_meta(&self, position: usize) -> TensorMeta {
+        self.node.outputs()[position].clone()
     }
 
     /// Makes a gradient of zeros for the result at a position.

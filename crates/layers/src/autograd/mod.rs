@@ -39,7 +39,7 @@ pub use checkpoint::{Segment, checkpoint};
 pub use derivative::{Backward, Derivative, Extra, Gradients, Saves};
 pub use dual::{has_tangent, without_graph};
 pub use engine::{Interrupt, Options};
-pub use formula::{Formula, Vjp};
+pub use formula::{Formula, FormulaOfSeveral, Vjp, VjpOfSeveral};
 pub(crate) use forward::have_tangents;
 pub use jvp::{jvp, make_dual, unpack_dual, with_level};
 pub use level::{Level, recording};

@@ -1,8 +1,14 @@
 //! The table of operators with derivatives, with their arguments.
 
+mod decomposition;
+mod networks;
+mod pooling;
+mod recurrent;
+
+use keyfold::dispatcher;
 use keyfold::ops::{Rule, aten};
 use keyfold_core::{DType, Device, Result};
-use keyfold_tensor::{Tensor, ValueRef as V};
+use keyfold_tensor::{Tensor, Value, ValueRef as V};
 
 use crate::support::{Function, POSITIVE_ONLY, call, data, unary_rows};
 
@@ -22,7 +28,8 @@ impl Case {
 
     /// Whether the shape of a result depends on a mask, so that there is no kernel for Meta.
     pub(crate) fn has_mask(&self) -> bool {
-        !self.op.starts_with("aten::where")
+        let is_pointwise = ["aten::where", "aten::masked_fill", "keyfold::masked_zero"];
+        !is_pointwise.iter().any(|name| self.op.starts_with(name))
             && self.constants.iter().any(|c| c.dtype() == DType::Bool)
     }
 }
@@ -95,13 +102,22 @@ pub(crate) fn cases() -> Vec<Case> {
     keyfold::init();
     let mut table = Table::default();
     pointwise(&mut table);
+    activations(&mut table);
+    masked(&mut table);
     reductions(&mut table);
+    networks::norms(&mut table);
     scans(&mut table);
     products(&mut table);
+    networks::convolutions(&mut table);
     shapes(&mut table);
     indexing(&mut table);
     joins(&mut table);
+    parts(&mut table);
     writes(&mut table);
+    pooling::pooling(&mut table);
+    dropout(&mut table);
+    decomposition::add(&mut table);
+    recurrent::add(&mut table);
     table.0
 }
 
@@ -151,6 +167,53 @@ fn pointwise(table: &mut Table) {
             vec![mask()],
             |x, c| aten::where_scalar_self(&c[0], 0.5, &x[0]),
         );
+    }
+}
+
+fn activations(table: &mut Table) {
+    let shapes: &[&[usize]] = &[&[], &[4], &[2, 3], &[0, 3]];
+    let (low, high) = (V::Float(-0.375), V::Float(1.25));
+    for bounds in [[low, high], [low, V::None], [V::None, high]] {
+        table.plain("aten::clamp", shapes, bounds.to_vec());
+    }
+    table.plain("aten::hardtanh", shapes, vec![]);
+    table.plain("aten::hardtanh", shapes, vec![low, high]);
+    for op in ["aten::leaky_relu", "aten::elu"] {
+        for shape in shapes {
+            table.add(op, vec![data(shape, 0, -1.49, 1.9)], vec![], move |x, _| {
+                call(op, &[V::Tensor(&x[0]), V::Float(0.3)])
+            });
+        }
+    }
+    for op in ["sigmoid", "tanh", "gelu", "gelu_tanh", "gelu_sigmoid"] {
+        let op: &'static str = Box::leak(format!("aten::{op}_backward").into_boxed_str());
+        table.binary(op, -1.5, 1.9);
+    }
+    for (a, b) in [(&[2, 3][..], &[2, 3][..]), (&[3], &[2, 1]), (&[], &[2])] {
+        let inputs = vec![data(a, 0, -1.5, 1.9), data(b, 1, -1.5, 1.9)];
+        table.add("aten::threshold_backward", inputs, vec![], |x, _| {
+            aten::threshold_backward(&x[0], &x[1], 0.25)
+        });
+    }
+}
+
+fn masked(table: &mut Table) {
+    let mask = || bools(&[true, false, true, false, false, true], &[2, 3]);
+    for shape in [&[2, 3][..], &[3], &[]] {
+        let x = || data(shape, 0, -1.0, 1.0);
+        table.add("aten::masked_fill.Scalar", vec![x()], vec![mask()], |x, c| {
+            call("aten::masked_fill.Scalar", &[V::Tensor(&x[0]), V::Tensor(&c[0]), V::Float(0.5)])
+        });
+        table.add("keyfold::masked_zero", vec![x()], vec![mask()], |x, c| {
+            aten::masked_zero(&x[0], &c[0])
+        });
+        for values in [&[][..], &[2, 1]] {
+            let inputs = vec![x(), data(values, 1, -1.0, 1.0)];
+            table.add("aten::masked_fill.Tensor", inputs, vec![mask()], |x, c| {
+                let args = [V::Tensor(&x[0]), V::Tensor(&c[0]), V::Tensor(&x[1])];
+                call("aten::masked_fill.Tensor", &args)
+            });
+        }
     }
 }
 
@@ -218,6 +281,56 @@ fn products(table: &mut Table) {
     for (a, b) in pairs {
         let inputs = vec![data(a, 0, -1.5, 1.9), data(b, 1, -1.5, 1.9)];
         table.add("aten::matmul", inputs, vec![], |x, _| aten::matmul(&x[0], &x[1]));
+    }
+    let ranked: [(&'static str, &[usize], &[usize]); 4] = [
+        ("aten::mm", &[2, 3], &[3, 4]),
+        ("aten::bmm", &[2, 2, 3], &[2, 3, 1]),
+        ("aten::mv", &[2, 3], &[3]),
+        ("aten::dot", &[3], &[3]),
+    ];
+    for (op, a, b) in ranked {
+        let inputs = vec![data(a, 0, -1.5, 1.9), data(b, 1, -1.5, 1.9)];
+        table.add(op, inputs, vec![], move |x, _| call(op, &[V::Tensor(&x[0]), V::Tensor(&x[1])]));
+    }
+    type Sum = (&'static str, &'static [usize], &'static [usize], &'static [usize]);
+    let sums: [Sum; 5] = [
+        ("aten::addmm", &[2, 4], &[2, 3], &[3, 4]),
+        ("aten::addmm", &[4], &[2, 3], &[3, 4]),
+        ("aten::addmm", &[], &[2, 0], &[0, 4]),
+        ("aten::baddbmm", &[2, 1, 4], &[2, 2, 3], &[2, 3, 4]),
+        ("aten::baddbmm", &[2, 1], &[2, 2, 3], &[2, 3, 4]),
+    ];
+    for (op, addend, a, b) in sums {
+        let inputs = vec![data(addend, 2, -1.5, 1.9), data(a, 0, -1.5, 1.9), data(b, 1, -1.5, 1.9)];
+        table.add(op, inputs, vec![], move |x, _| {
+            let all = [V::Tensor(&x[0]), V::Tensor(&x[1]), V::Tensor(&x[2])];
+            call(op, &[&all[..], &[V::Float(0.5), V::Float(-1.5)]].concat())
+        });
+    }
+    type Layer = (&'static [usize], &'static [usize], Option<&'static [usize]>);
+    let layers: [Layer; 6] = [
+        (&[2, 3], &[4, 3], Some(&[4])),
+        (&[2, 2, 3], &[4, 3], Some(&[4])),
+        (&[3], &[4, 3], None),
+        (&[2, 3], &[3], Some(&[])),
+        (&[0, 3], &[4, 3], Some(&[4])),
+        (&[2, 0], &[4, 0], Some(&[4])),
+    ];
+    for (x, weight, bias) in layers {
+        let mut inputs = vec![data(x, 0, -1.5, 1.9), data(weight, 1, -1.5, 1.9)];
+        inputs.extend(bias.map(|shape| data(shape, 2, -1.5, 1.9)));
+        table.add("aten::linear", inputs, vec![], |x, _| {
+            call("aten::linear", &x.iter().map(V::Tensor).collect::<Vec<_>>())
+        });
+    }
+    for activation in ["none", "relu", "gelu", "gelu_tanh", "gelu_sigmoid", "sigmoid", "tanh"] {
+        let inputs = [&[2, 3][..], &[4, 3], &[4]];
+        let inputs = inputs.into_iter().enumerate();
+        let inputs = inputs.map(|(at, shape)| data(shape, at, -1.5, 1.9)).collect();
+        table.add("keyfold::linear_activation", inputs, vec![], move |x, _| {
+            let all = [V::Tensor(&x[0]), V::Tensor(&x[1]), V::Tensor(&x[2])];
+            call("keyfold::linear_activation", &[&all[..], &[V::Str(activation)]].concat())
+        });
     }
 }
 
@@ -301,6 +414,18 @@ fn indexing(table: &mut Table) {
             call("aten::masked_select", &[V::Tensor(&x[0]), V::Tensor(&c[0])])
         });
     }
+    caches(table);
+    for numbers in [ints(&[2, 0, 2, 2], &[2, 2]), ints(&[1], &[]), ints(&[], &[0])] {
+        let weight = vec![data(&[3, 2], 0, -1.0, 1.0)];
+        table.add("aten::embedding", weight, vec![numbers.clone()], |x, c| {
+            aten::embedding(&x[0], &c[0])
+        });
+        let shape = [&numbers.shape()[..], &[2]].concat();
+        let grad = vec![data(&shape, 0, -1.0, 1.0)];
+        table.add("aten::embedding_dense_backward", grad, vec![numbers], |x, c| {
+            aten::embedding_dense_backward(&x[0], &c[0], 4, 2)
+        });
+    }
     let index = || ints(&[0, 1, 0, 1, 0, 0, 1, -1], &[2, 2, 2]);
     table.add("aten::gather", x(), vec![index()], |x, c| aten::gather(&x[0], 1, &c[0]));
     table.add("aten::gather", x(), vec![index()], |x, c| aten::gather(&x[0], 0, &c[0]));
@@ -309,6 +434,46 @@ fn indexing(table: &mut Table) {
         table.add("aten::scatter_add", inputs, vec![index()], |x, c| {
             aten::scatter_add(&x[0], 2, &c[0], &x[1])
         });
+    }
+}
+
+fn caches(table: &mut Table) {
+    for shape in [&[2, 3][..], &[2, 2, 3], &[2, 0, 3]] {
+        let inputs = vec![data(&[2, 4, 3], 0, -1.0, 1.0), data(shape, 1, -1.0, 1.0)];
+        table.add("keyfold::slice_write_", inputs, vec![], |x, _| {
+            let target = aten::mul(&x[0], &x[0])?;
+            call("keyfold::slice_write_", &[V::Tensor(&target), V::Tensor(&x[1]), V::Int(2)])
+        });
+    }
+    table.plain("keyfold::slice_read", &[&[2, 4, 3], &[1, 2]], vec![V::Int(2)]);
+}
+
+/// Adds operators that return parts, of which all but the second contribute to the result.
+fn parts(table: &mut Table) {
+    let (two, dims) = (V::Int(2), [0, -1]);
+    let lists: [(&'static str, V<'static>); 5] = [
+        ("aten::split.Tensor", two),
+        ("aten::chunk", two),
+        ("aten::tensor_split.sections", V::Int(3)),
+        ("aten::split_with_sizes", V::Ints(&[1, 0, 2])),
+        ("aten::tensor_split.indices", V::Ints(&[1, 1, 5])),
+    ];
+    let mut add = |op: &'static str, args: Vec<V<'static>>| {
+        table.add(op, vec![data(&[3, 3], 0, -1.0, 1.0)], vec![], move |x, _| {
+            let all: Vec<V<'_>> = [V::Tensor(&x[0])].into_iter().chain(args.clone()).collect();
+            let Value::List(parts) = dispatcher().call(op, &all)? else { panic!("{op}") };
+            let used = parts.into_iter().enumerate().filter(|(i, _)| *i != 1);
+            let weighted = used.map(|(i, part)| {
+                aten::reshape(&aten::mul_scalar(&part.into_tensor()?, i as i64 + 1)?, &[-1])
+            });
+            aten::cat(&weighted.collect::<Result<Vec<_>>>()?, 0)
+        });
+    };
+    for dim in dims {
+        for (op, argument) in lists {
+            add(op, vec![argument, V::Int(dim)]);
+        }
+        add("aten::unbind.int", vec![V::Int(dim)]);
     }
 }
 
@@ -352,5 +517,21 @@ fn writes(table: &mut Table) {
         let before = aten::mul_scalar(&target, 3)?;
         aten::fill_(&target, 0.5)?;
         aten::add(&aten::mul(&before, &before)?, &target)
+    });
+}
+
+fn dropout(table: &mut Table) {
+    let x = || data(&[2, 3], 0, -1.0, 1.0);
+    // The dropped elements follow from random numbers while training, so that calls differ.
+    table.add("aten::native_dropout", vec![x()], vec![], |x, _| {
+        let args = [V::Tensor(&x[0]), V::Float(0.5), V::Bool(false)];
+        let Value::Tuple(mut results) = dispatcher().call("aten::native_dropout", &args)? else {
+            unreachable!("it has two results")
+        };
+        results.swap_remove(0).into_tensor()
+    });
+    table.add("aten::native_dropout_backward", vec![x()], vec![], |x, _| {
+        let mask = call("aten::gt.Scalar", &[V::Tensor(&x[0]), V::Float(0.0)])?;
+        aten::native_dropout_backward(&x[0], &mask, 1.5)
     });
 }

@@ -1,12 +1,15 @@
 //! `gather` and `scatter_add`: the index has one position along a dimension for each element.
 
-use keyfold_backend::{GpuBackend, IndexParams, Operation};
+use keyfold_backend::Operation;
 use keyfold_core::{ErrorKind, Result, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
 
-use super::{READS_INDEX, SOURCE_READS_INDEX, batched, batching, copy_and_modify, gradients};
-use crate::convert::cast;
+use super::bounds::Indexed;
+use super::{
+    READS_INDEX, SOURCE_READS_INDEX, Selection, batched, batching, copy_and_modify, gradients,
+};
+use crate::convert::to_dtype;
 use crate::index_dtype::{as_int64, check_integer};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::LINEAR;
@@ -44,50 +47,35 @@ fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>)
 const GATHER: &Operation = &Operation::new("gather");
 const SCATTER_ADD: &Operation = &Operation::new("scatter_add");
 
-/// Launches an index operation along a dimension.
-fn launch(
-    op: &Op,
-    which: &'static Operation,
-    axis: usize,
-    inputs: &[&Tensor],
-    out: &Tensor,
-) -> Result<()> {
-    let kernel = op.kernel(GpuBackend::index, |index| index.index(which, out.dtype()))?;
-    let params = IndexParams { op: which, at: 0, dims: 1 << axis };
-    // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
-    op.at(unsafe { kernel.launch(&params, inputs, out) })
-}
-
 #[inline(always)]
-fn gather(
+fn gather<'t>(
     call: Call<'_, ()>,
-    (x, dim, index): (&Tensor, i64, &Tensor),
+    (x, dim, index): (&'t Tensor, i64, &'t Tensor),
 ) -> Result<CallPlan<impl Run>> {
     let axis = check(&call, x, dim, index, None)?;
-    let run = move |op: &Op, out: &Tensor| {
-        let index = as_int64(op, index)?;
-        launch(op, GATHER, axis, &[x, &index], out)
-    };
-    Ok(CallPlan::new(call.device_of(x), index.shape().clone(), x.dtype(), run))
+    let picked = Selection::along(GATHER, x.shape(), axis, as_int64(&call, index)?);
+    let run = move |picked: &Selection<'t>, op: &Op, out: &Tensor| picked.launch(op, x, out);
+    let (device, shape) = (call.device_of(x), index.shape().clone());
+    Ok(CallPlan::new(device, shape, x.dtype(), Indexed { picked, run }))
 }
 
 /// Copies `x` and adds each element of `source` at its position along a dimension.
 #[inline(always)]
-fn scatter_add(
+fn scatter_add<'t>(
     call: Call<'_, ()>,
-    (x, dim, index, source): (&Tensor, i64, &Tensor, &Tensor),
+    (x, dim, index, source): (&'t Tensor, i64, &'t Tensor, &'t Tensor),
 ) -> Result<CallPlan<impl Run>> {
     let axis = check(&call, x, dim, index, Some(source))?;
     check_assignable(&call, source.dtype(), x.dtype())?;
     // Sums of float16 and bfloat16 are rounded once, at the end.
     let dtype = computed(x.dtype());
-    let run = move |op: &Op, out: &Tensor| {
-        let (source, index) = (cast(op, source, dtype)?, as_int64(op, index)?);
-        copy_and_modify(op, x, dtype, out, |copy| {
-            launch(op, SCATTER_ADD, axis, &[&source, &index], copy)
-        })
+    let picked = Selection::along(SCATTER_ADD, x.shape(), axis, as_int64(&call, index)?);
+    let run = move |picked: &Selection<'t>, op: &Op, out: &Tensor| {
+        let source = to_dtype(op, source, dtype)?;
+        copy_and_modify(op, x, dtype, out, |copy| picked.launch(op, &source, copy))
     };
-    Ok(CallPlan::new(call.device_of(x), x.shape().clone(), x.dtype(), run))
+    let (device, shape) = (call.device_of(x), x.shape().clone());
+    Ok(CallPlan::new(device, shape, x.dtype(), Indexed { picked, run }))
 }
 
 /// Returns the rows of `gather` and `scatter_add`.

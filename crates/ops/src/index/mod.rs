@@ -1,6 +1,9 @@
 //! Indexing by masks and by integer indices.
 
 mod batching;
+mod bounds;
+mod cache;
+mod embedding;
 mod gather;
 mod gradients;
 
@@ -12,7 +15,9 @@ use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, TensorList};
 use smallvec::{SmallVec, smallvec};
 
-use crate::convert::{broadcast_shape, cast};
+use bounds::Indexed;
+
+use crate::convert::{broadcast_shape, cast, to_dtype};
 use crate::cow::TensorCow;
 use crate::in_place::write_part;
 use crate::index_dtype::{as_int64, check_integer};
@@ -93,6 +98,8 @@ struct Selection<'a> {
     params: IndexParams,
     /// One index for each indexed dimension, broadcast to one shape.
     positions: SmallVec<[TensorCow<'a>; 4]>,
+    /// The shape of the indexed tensor.
+    shape: Shape,
 }
 
 impl<'a> Selection<'a> {
@@ -101,7 +108,7 @@ impl<'a> Selection<'a> {
     fn new(
         op: &Op,
         which: &'static Operation,
-        shape: &[usize],
+        shape: &Shape,
         indices: Indices<'a>,
     ) -> Result<(Self, Shape)> {
         let indexed: SmallVec<[usize; 6]> =
@@ -122,8 +129,20 @@ impl<'a> Selection<'a> {
         });
         let dims = indexed.iter().fold(0, |dims, d| dims | 1 << d);
         let params = IndexParams { op: which, at: at as u32, dims };
-        let picked = Selection { params, positions: positions.collect::<Result<_>>()? };
+        let positions = positions.collect::<Result<_>>()?;
+        let picked = Selection { params, positions, shape: shape.clone() };
         Ok((picked, op.at(Shape::new(&result))?))
+    }
+
+    /// Returns the selection from a tensor of that shape by positions along one dimension.
+    fn along(
+        which: &'static Operation,
+        shape: &Shape,
+        axis: usize,
+        positions: TensorCow<'a>,
+    ) -> Selection<'a> {
+        let params = IndexParams { op: which, at: 0, dims: 1 << axis };
+        Selection { params, positions: smallvec![positions], shape: shape.clone() }
     }
 
     /// Launches an index operation on an input and the positions.
@@ -149,7 +168,8 @@ fn plan_take<'x>(
 ) -> Result<CallPlan<impl Run + use<'x>>> {
     let (picked, shape) = Selection::new(op, TAKE, x.shape(), indices)?;
     let (device, dtype) = (op.device_of(&x), x.dtype());
-    Ok(CallPlan::new(device, shape, dtype, move |op: &Op, out: &Tensor| picked.launch(op, &x, out)))
+    let run = move |picked: &Selection<'x>, op: &Op, out: &Tensor| picked.launch(op, &x, out);
+    Ok(CallPlan::new(device, shape, dtype, Indexed { picked, run }))
 }
 
 #[inline(always)]
@@ -176,11 +196,20 @@ fn plan_put<'x>(
     let which = if accumulate { PUT_ADD } else { PUT };
     let (picked, shape) = Selection::new(op, which, x.shape(), indices)?;
     op.at(layout::broadcast_strides(values.shape(), values.strides(), &shape))?;
-    let run = move |op: &Op, out: &Tensor| {
-        let values = cast(op, &op.at(values.broadcast_to(&shape))?, dtype)?;
+    let run = move |picked: &Selection<'x>, op: &Op, out: &Tensor| {
+        let values = op.at(values.broadcast_to(&shape))?;
+        let values = contiguous(op, &values, dtype)?;
         copy_and_modify(op, x, dtype, out, |copy| picked.launch(op, &values, copy))
     };
-    Ok(CallPlan::new(op.device_of(x), x.shape().clone(), x.dtype(), run))
+    Ok(CallPlan::new(op.device_of(x), x.shape().clone(), x.dtype(), Indexed { picked, run }))
+}
+
+/// Returns contiguous elements of a dtype; borrows those that are.
+fn contiguous<'a>(op: &Op, x: &'a Tensor, dtype: DType) -> Result<TensorCow<'a>> {
+    match x.is_contiguous() {
+        true => to_dtype(op, x, dtype),
+        false => cast(op, x, dtype).map(TensorCow::from),
+    }
 }
 
 /// Copies `x` into `out` after `change` has modified the copy, in the dtype `dtype`.
@@ -292,7 +321,7 @@ fn masked_select(
     plan_take(&call, x.into(), nonzero(&call, &mask)?)
 }
 
-/// The gradients read the list of indices.
+/// The gradients read the indices, the second argument.
 const READS_INDICES: &[Saves] = &[Saves::arguments(&[1])];
 /// The gradients read the index along a dimension.
 const READS_INDEX: &[Saves] = &[Saves::arguments(&[2])];
@@ -385,5 +414,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         .data_dependent(),
     ];
     rows.extend(gather::rows()?);
+    rows.extend(embedding::rows()?);
+    rows.extend(cache::rows()?);
     Ok(rows)
 }

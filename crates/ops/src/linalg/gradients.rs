@@ -1,4 +1,4 @@
-//! The vector-Jacobian product of `matmul`, for vectors, matrices and broadcast batches.
+//! The vector-Jacobian product of `matmul` and its like, for vectors, matrices and broadcast batches.
 
 use keyfold_core::Result;
 use keyfold_layers::autograd::{Backward, Gradients, TensorMeta};
@@ -12,17 +12,26 @@ fn as_matrix(x: &Tensor, dim: i64) -> Result<Tensor> {
     if x.ndim() == 1 { aten::unsqueeze(x, dim) } else { Ok(x.clone()) }
 }
 
-fn transposed(x: &Tensor) -> Result<Tensor> {
+pub(super) fn transposed(x: &Tensor) -> Result<Tensor> {
     aten::transpose(x, -1, -2)
 }
 
 /// Flattens all dimensions but the last.
-fn flat(x: &Tensor) -> Result<Tensor> {
+pub(super) fn flat(x: &Tensor) -> Result<Tensor> {
     let (last, rest) = x.shape().split_last().unwrap_or((&1, &[]));
     aten::reshape(x, &aten::sizes(&[rest.iter().product(), *last]))
 }
 
 pub(crate) fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    of_product(call, grad, |argument| call.tensor(argument))
+}
+
+/// Returns the gradients of a product of the first two arguments, whose factors `operand` returns.
+pub(super) fn of_product(
+    call: &Backward<'_>,
+    grad: &Tensor,
+    operand: impl Fn(usize) -> Result<Tensor>,
+) -> Result<Gradients> {
     let (left, right) = (call.meta(0), call.meta(1));
     // The gradient with the dimensions of a product of matrices.
     let mut g = grad.clone();
@@ -43,11 +52,11 @@ pub(crate) fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
         aten::reshape(&matrix, &aten::sizes(&form.shape))
     };
     let of_left = || {
-        let b = as_matrix(&conj_if_complex(&call.tensor(1)?)?, 1)?;
+        let b = as_matrix(&conj_if_complex(&operand(1)?)?, 1)?;
         back(&left, 0, aten::matmul(&g, &transposed(&b)?)?)
     };
     let of_right = || {
-        let a = as_matrix(&conj_if_complex(&call.tensor(0)?)?, 0)?;
+        let a = as_matrix(&conj_if_complex(&operand(0)?)?, 0)?;
         let product = if right.shape.len() <= 2 && a.ndim() > 2 {
             // The whole batch shares one matrix: one long product is faster than a sum of many.
             aten::matmul(&transposed(&flat(&a)?)?, &flat(&g)?)?

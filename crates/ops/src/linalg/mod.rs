@@ -1,10 +1,15 @@
-//! `matmul`: batched matrix products with NumPy's rules for vectors and broadcasting.
+//! `matmul`: batched matrix products with NumPy's rules for vectors and broadcasting; PyTorch's products of
+//! fixed ranks; products in mixed precision; and products with an addend and an activation.
 
 mod batching;
+mod fused;
+mod fused_layers;
 mod gradients;
+mod mixed;
+mod ranked;
 
 use keyfold_backend::GpuBackend;
-use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape, layout};
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
 
@@ -57,16 +62,30 @@ fn no_dimension(op: &Op, a: &[usize], b: &[usize]) -> Error {
     op.error(ErrorKind::Shape, message)
 }
 
+/// Returns the shape of a product: that of the batches, rows, and columns.
 #[inline(always)]
-fn matmul(call: Call<'_, ()>, (a, b): (&Tensor, &Tensor)) -> Result<CallPlan<impl Run>> {
-    let dtype = a.dtype().promote(b.dtype());
-    let (sizes, mut shape) = infer_sizes(&call, a.shape(), b.shape())?;
-    if a.ndim() > 1 {
-        call.at(shape.insert(shape.len(), sizes.m))?;
+fn infer_shape(op: &Op, a: &[usize], b: &[usize]) -> Result<(Sizes, Shape)> {
+    let (sizes, mut shape) = infer_sizes(op, a, b)?;
+    if a.len() > 1 {
+        op.at(shape.insert(shape.len(), sizes.m))?;
     }
-    if b.ndim() > 1 {
-        call.at(shape.insert(shape.len(), sizes.n))?;
+    if b.len() > 1 {
+        op.at(shape.insert(shape.len(), sizes.n))?;
     }
+    Ok((sizes, shape))
+}
+
+/// Plans a product whose factors are converted to one dtype, and whose result is of another, if the backend
+/// offers that.
+#[inline(always)]
+fn plan<'t>(
+    op: &Op,
+    a: &'t Tensor,
+    b: &'t Tensor,
+    factors: DType,
+    dtype: DType,
+) -> Result<CallPlan<impl Run + use<'t>>> {
+    let (sizes, shape) = infer_shape(op, a.shape(), b.shape())?;
     let run = move |op: &Op, out: &Tensor| {
         if out.numel() == 0 {
             return Ok(());
@@ -75,17 +94,26 @@ fn matmul(call: Call<'_, ()>, (a, b): (&Tensor, &Tensor)) -> Result<CallPlan<imp
             // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
             return unsafe { Fill(Scalar::Bool(false)).run(op, out) };
         }
-        let kernel = op.kernel(GpuBackend::linalg, |linalg| linalg.matmul(dtype, dtype))?;
+        let kernel = op.kernel(GpuBackend::linalg, |linalg| linalg.matmul(factors, dtype))?;
         let rows = if a.ndim() == 1 { op.at(a.unsqueeze(0))? } else { a.detach() };
         let columns = if b.ndim() == 1 { op.at(b.unsqueeze(1))? } else { b.detach() };
-        let (rows, columns) = (to_dtype(op, &rows, dtype)?, to_dtype(op, &columns, dtype)?);
+        let (rows, columns) = (to_dtype(op, &rows, factors)?, to_dtype(op, &columns, factors)?);
         // SAFETY: as above.
         op.at(unsafe { kernel.launch(&(), &[&rows, &columns], out) })
     };
-    Ok(CallPlan::new(call.device_of(a), shape, dtype, run))
+    Ok(CallPlan::new(op.device_of(a), shape, dtype, run))
 }
 
-/// Returns the row of `matmul`.
+#[inline(always)]
+fn matmul<'t>(
+    call: Call<'_, ()>,
+    (a, b): (&'t Tensor, &'t Tensor),
+) -> Result<CallPlan<impl Run + use<'t>>> {
+    let dtype = a.dtype().promote(b.dtype());
+    plan(&call, a, b, dtype, dtype)
+}
+
+/// Returns the rows of products.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     let row = Row::computes::<(&Tensor, &Tensor), _, _>(
         ("aten::matmul", ""),
@@ -104,5 +132,8 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "Return the matrix product over the last two dimensions; the ones before broadcast.",
         ),
     )?;
-    Ok(vec![row])
+    let mut rows = vec![row, mixed::row()?];
+    rows.extend(ranked::rows()?);
+    rows.extend(fused::rows()?);
+    Ok(rows)
 }

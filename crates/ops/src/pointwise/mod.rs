@@ -2,6 +2,7 @@
 //! kernel for Meta takes the result's dtype from it, and the overload `out` writes its value into a tensor of
 //! the caller's.
 
+mod activation;
 mod batching;
 mod binary;
 mod definition;
@@ -9,6 +10,7 @@ mod expression;
 mod gradients;
 mod implement;
 pub(crate) mod jvp;
+mod masked;
 mod pow;
 mod unary;
 pub(crate) mod vjp;
@@ -357,7 +359,15 @@ pub(crate) fn check_apart(op: &str, name: &str, out: &Tensor) -> Result<()> {
 
 /// Returns the rows of the pointwise operators.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    let families = [binary::rows, where_::rows, unary::rows, pow::rows, expression::rows];
+    let families = [
+        binary::rows,
+        where_::rows,
+        unary::rows,
+        pow::rows,
+        activation::rows,
+        masked::rows,
+        expression::rows,
+    ];
     let rows = families.map(|family| family());
     Ok(rows.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

@@ -7,7 +7,9 @@ use keyfold_tensor::Tensor;
 use super::expression::Expression;
 use super::gradients::binary::{abs, neg};
 use super::gradients::complex::{conjugate, imag, real, sign};
-use super::gradients::unary_pow::{cos, exp, expm1, log, log1p, relu, sigmoid, sin, sqrt, tanh};
+use super::gradients::unary_pow::{
+    cos, exp, expm1, gelu, gelu_sigmoid, gelu_tanh, log, log1p, relu, sigmoid, sin, sqrt, tanh,
+};
 use super::{Pointwise, Size};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::like_derivative;
@@ -27,13 +29,13 @@ fn refuse_bool(dtype: DType) -> Option<&'static str> {
     (dtype == DType::Bool).then_some("bools can't be negated; use aten::logical_not, or convert")
 }
 
-fn refuse_complex(dtype: DType) -> Option<&'static str> {
+pub(super) fn refuse_complex(dtype: DType) -> Option<&'static str> {
     dtype.is_complex().then_some("it takes real numbers; take one part, or the abs")
 }
 
-fn check(op: &Op, refusal: Refusal, dtype: DType) -> Result<()> {
+pub(super) fn check(op: &Op, refusal: Refusal, argument: &str, dtype: DType) -> Result<()> {
     refusal(dtype).map_or(Ok(()), |why| {
-        Err(op.error(ErrorKind::DType, format!("argument 'self': dtype {dtype}: {why}")))
+        Err(op.error(ErrorKind::DType, format!("argument '{argument}': dtype {dtype}: {why}")))
     })
 }
 
@@ -80,7 +82,7 @@ impl UnaryRow {
 #[inline(always)]
 fn unary(call: Call<'_, (Pointwise, Refusal)>, (x,): (&Tensor,)) -> Result<CallPlan<impl Run>> {
     let (row, refusal) = call.state;
-    check(&call, *refusal, x.dtype())?;
+    check(&call, *refusal, "self", x.dtype())?;
     row.plan([x], [], Size::Unknown)
 }
 
@@ -173,10 +175,36 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         ),
         unary_row("aten::silu", "silu(self)", refuse_complex, Rule::Derived, Leave)
             .named("silu", "Return `x * sigmoid(x)`. Not in the standard."),
-        unary_row("aten::gelu", "gelu(self)", refuse_complex, Rule::Derived, Leave)
+        unary_row(
+            "aten::mish",
+            "max(self, -1000.0) * tanh(softplus(self))",
+            refuse_complex,
+            Rule::Derived,
+            Leave,
+        )
+        .named(
+            "mish",
+            "Return `x * tanh(log(1 + exp(x)))`. Not in the standard.\n\nD. Misra, \"Mish: a self \
+             regularized non-monotonic activation function\", 2019.",
+        ),
+        unary_row("aten::gelu", "gelu(self)", refuse_complex, formula(READS_FIRST, gelu), Leave)
             .row(Naming::PartOf("gelu")),
-        unary_row("aten::gelu_tanh", "gelu_tanh(self)", refuse_complex, Rule::Derived, Leave)
-            .row(Naming::PartOf("gelu")),
+        unary_row(
+            "aten::gelu_tanh",
+            "gelu_tanh(self)",
+            refuse_complex,
+            formula(READS_FIRST, gelu_tanh),
+            Leave,
+        )
+        .row(Naming::PartOf("gelu")),
+        unary_row(
+            "aten::gelu_sigmoid",
+            "max(self, -600.0) * sigmoid(1.702 * self)",
+            refuse_complex,
+            formula(READS_FIRST, gelu_sigmoid),
+            Leave,
+        )
+        .row(Naming::PartOf("gelu")),
         unary_row("aten::floor", "floor(self)", accept_all, Rule::Derived, Leave)
             .named("floor", "Return the greatest integers that are not above the elements."),
         unary_row("aten::ceil", "ceil(self)", accept_all, Rule::Derived, Leave)

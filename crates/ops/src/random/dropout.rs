@@ -1,8 +1,10 @@
-//! `dropout`, a composite of other operators, so that all layers derive their rules from those.
+//! `dropout`, a composite of other operators, so that all layers derive their rules from those: of
+//! `native_dropout`, and on devices without that of a comparison of random numbers.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::{CallContext, Kernel, RegistrationKey, Tags, Value as _};
 use keyfold_layers::autocast::Category;
+use keyfold_layers::vmap;
 use keyfold_tensor::{Value, ValueRef};
 
 use crate::inferred::Inferred;
@@ -47,13 +49,30 @@ fn dropout(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Va
             call("aten::zeros", &[ValueRef::Ints(&[]), ValueRef::DType(DType::Bool), device])?;
         return call("aten::where.ScalarOther", &[none.as_ref(), *given, ValueRef::Float(0.0)]);
     }
+    // Inside vmap the open frames decide which examples share numbers, which `rand` knows.
+    if vmap::innermost().is_none() {
+        let native =
+            call("aten::native_dropout", &[*given, ValueRef::Float(p), ValueRef::Bool(true)]);
+        match native {
+            Err(error) if error.kind() == ErrorKind::NotSupported => {}
+            result => return first_of(result?),
+        }
+    }
     let size: Vec<i64> = x.shape().iter().map(|n| *n as i64).collect();
     let draw = [ValueRef::Ints(&size), ValueRef::DType(DType::F32), device];
     let drawn = call("aten::rand", &draw)?;
     let kept = call("aten::ge.Scalar", &[drawn.as_ref(), ValueRef::Float(p)])?;
-    let mask = call("aten::to", &[kept.as_ref(), ValueRef::DType(x.dtype())])?;
-    let part = call("aten::mul", &[*given, mask.as_ref()])?;
-    call("aten::mul.Scalar", &[part.as_ref(), ValueRef::Float(1.0 / (1.0 - p))])
+    let scaled = call("aten::mul.Scalar", &[*given, ValueRef::Float(1.0 / (1.0 - p))])?;
+    call("aten::where.ScalarOther", &[kept.as_ref(), scaled.as_ref(), ValueRef::Float(0.0)])
+}
+
+/// Returns the first of several results.
+fn first_of(results: Value) -> Result<Value> {
+    match results {
+        Value::Tuple(results) => results.into_iter().next(),
+        _ => None,
+    }
+    .ok_or_else(|| error(ErrorKind::Return, "aten::native_dropout returned no tuple"))
 }
 
 /// Infers the result, which is the argument itself where nothing is replaced.

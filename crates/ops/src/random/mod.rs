@@ -2,6 +2,7 @@
 //! [`keyfold_tensor::device::random`].
 
 mod dropout;
+mod native_dropout;
 mod uniform_normal;
 
 use keyfold_core::Result;
@@ -12,5 +13,6 @@ use crate::row::Row;
 pub(crate) fn rows() -> Result<Vec<Row>> {
     let mut rows = uniform_normal::rows()?;
     rows.push(dropout::row()?);
+    rows.extend(native_dropout::rows()?);
     Ok(rows)
 }

@@ -42,6 +42,18 @@ pub(super) fn min(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     reduce_all(batch, &ALONG, &[])
 }
 
+/// Whether any element of each example is infinite or NaN, by the operators of one element and of dimensions.
+pub(super) fn has_inf_nan(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    static FINITE: Aten = Aten::new("aten::isfinite");
+    static ANY: Aten = Aten::new("aten::any");
+    let operand = batch.operand(0)?.in_front()?;
+    let dims = all_dims(operand.rank());
+    let finite = batch.call_other(FINITE.operator()?, &[(&operand.tensor).into()])?;
+    let other = aten::logical_not(&finite.into_tensor()?)?;
+    let args = [(&other).into(), (&dims[..]).into(), false.into()];
+    batch.wrap(batch.call_other(ANY.operator()?, &args)?, 0).map(Some)
+}
+
 /// Reduces the named dimensions, or all: `(self, dim, keepdim, ...)`.
 pub(super) fn reduce_dims(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;

@@ -1,6 +1,6 @@
 //! Vector-Jacobian products of reductions and of softmax.
 
-use keyfold_core::{DType, Result, layout};
+use keyfold_core::{DType, ErrorKind, Result, layout};
 use keyfold_layers::autograd::{Backward, Gradients};
 use keyfold_tensor::Tensor;
 
@@ -106,16 +106,34 @@ pub(crate) fn amin(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     min_max(call, grad, call.ints(1).as_deref(), aten::gt)
 }
 
+/// Returns a kernel's result; of a backend without the kernel, that of the operators it is written in.
+fn or_composed(
+    kernel: Result<Tensor>,
+    composed: impl FnOnce() -> Result<Tensor>,
+) -> Result<Tensor> {
+    match kernel {
+        Err(error) if error.kind() == ErrorKind::NotSupported => composed(),
+        result => result,
+    }
+}
+
 /// `s (g - sum(g s))`.
 pub(crate) fn softmax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let s = call.result(0)?;
-    let both = aten::mul(grad, &s)?;
-    let total = aten::sum(&both, &[call.int(1).unwrap_or(-1)], true)?;
-    first_only(call, &aten::sub(&both, &aten::mul(&s, &total)?)?)
+    let (s, dim) = (call.result(0)?, call.int(1).unwrap_or(-1));
+    let gradient = or_composed(aten::softmax_backward(grad, &s, dim), || {
+        let both = aten::mul(grad, &s)?;
+        let total = aten::sum(&both, &[dim], true)?;
+        aten::sub(&both, &aten::mul(&s, &total)?)
+    })?;
+    first_only(call, &gradient)
 }
 
 /// `g - exp(l) sum(g)`.
 pub(crate) fn log_softmax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let total = aten::sum(grad, &[call.int(1).unwrap_or(-1)], true)?;
-    first_only(call, &aten::sub(grad, &aten::mul(&aten::exp(&call.result(0)?)?, &total)?)?)
+    let (l, dim) = (call.result(0)?, call.int(1).unwrap_or(-1));
+    let gradient = or_composed(aten::log_softmax_backward(grad, &l, dim), || {
+        let total = aten::sum(grad, &[dim], true)?;
+        aten::sub(grad, &aten::mul(&aten::exp(&l)?, &total)?)
+    })?;
+    first_only(call, &gradient)
 }

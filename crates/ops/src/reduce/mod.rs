@@ -15,8 +15,8 @@ use keyfold_tensor::{IntList, Tensor};
 use crate::infer::{AnyStrides, Call, CallPlan, Run};
 use crate::jvp::{self, LINEAR, pushforward};
 use crate::naming::{
-    LANE_PARAMETERS, Naming, POSITION_PARAMETERS, REDUCTION_PARAMETERS, SUM_PARAMETERS, named,
-    named_method,
+    LANE_PARAMETERS, Naming, POSITION_PARAMETERS, REDUCTION_PARAMETERS, SUM_PARAMETERS,
+    UNARY_PARAMETERS, named, named_method,
 };
 use crate::op::Op;
 use crate::promote::floating;
@@ -262,6 +262,13 @@ fn any_all(
     Ok(reduced(&call, x, reduction, DType::Bool))
 }
 
+/// Whether any element is infinite or NaN.
+#[inline(always)]
+fn has_inf_nan(call: ReduceCall<'_>, (x,): (&Tensor,)) -> Result<CallPlan<impl Run>> {
+    let reduction = Reduction::new(&call, call.state, x.shape(), None, false)?;
+    Ok(reduced(&call, x, reduction, DType::Bool))
+}
+
 /// `softmax` and `log_softmax` of each lane along a dimension.
 #[inline(always)]
 fn softmax(
@@ -428,6 +435,24 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
                 "any",
                 REDUCTION_PARAMETERS,
                 "Return whether any element, or any along axes, is true or nonzero.",
+            ),
+        )?,
+        Row::computes::<(&Tensor,), _, _>(
+            ("keyfold::has_inf_nan", ""),
+            "Tensor self",
+            |_| &const { Operation::new("has_inf_nan") },
+            has_inf_nan,
+            reduction_layers(
+                (BOOL_RESULT, Rule::Refused("the result is bool")),
+                batching::has_inf_nan,
+                Leave,
+            ),
+            named(
+                "has_inf_nan",
+                UNARY_PARAMETERS,
+                "Return whether any element is infinite or NaN, as an array of one bool on the \
+                 array's device.\n\nIt reads the elements once, and ends at the first such \
+                 element. Not in the standard.",
             ),
         )?,
         arg_row(

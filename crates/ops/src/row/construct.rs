@@ -9,7 +9,7 @@ use keyfold_dispatch::{Args, HostLock, Kernel, RegistrationKey, Tags};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::{COMPUTES, FormFollows, KernelFactory, Layers, Row, Runs};
-use crate::infer::{Call, Infer, Run};
+use crate::infer::{Call, Infer, InferSeveral, Run};
 use crate::inferred::Inferred;
 use crate::naming::Naming;
 use crate::op::{Op, Target};
@@ -25,6 +25,7 @@ impl Row {
         layers: Layers,
         naming: Naming,
     ) -> Result<Row> {
+        let infer = one_result(infer);
         Ok(Row::of(name, Schema::parse(schema)?, runs, infer, layers, naming))
     }
 
@@ -33,7 +34,7 @@ impl Row {
         name: &'static str,
         schema: Schema,
         runs: Runs,
-        infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
+        infer: impl Fn(&[ValueRef<'_>]) -> Result<Vec<Option<Inferred>>> + Send + Sync + 'static,
         layers: Layers,
         naming: Naming,
     ) -> Row {
@@ -101,6 +102,39 @@ impl Row {
         Row::new(name, &schema, runs, form, layers, naming)
     }
 
+    /// Makes the row of an operator with several results in new memory, `-> (Tensor, Tensor)` in its schema.
+    ///
+    /// `infer` and `state` as in [`Row::computes`]. There is no overload `out`.
+    #[track_caller]
+    pub(crate) fn computes_several<A, S, F>(
+        schema: &'static str,
+        state: impl Fn(&Op) -> S + Send + Sync + 'static,
+        infer: F,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row>
+    where
+        A: Args<Value>,
+        S: Send + Sync + 'static,
+        F: for<'c, 'a> InferSeveral<'c, 'a, A, S> + Copy + Send + Sync + 'static,
+    {
+        let name = name_of(schema);
+        let meta = Op::new(name, Target::Meta);
+        let on_meta = state(&meta);
+        let fresh: KernelFactory = Box::new(move |op| {
+            let (op, state) = (op.clone(), state(op));
+            Kernel::boxed(move |_, args: &[ValueRef<'_>]| {
+                infer.infer(Call::new(&op, &state, None), A::unbox(args)?)?.fresh(&op)
+            })
+        });
+        let runs = Runs::Everywhere { fresh, out: None, lock: COMPUTES };
+        let form = move |args: &[ValueRef<'_>]| {
+            let plan = infer.infer(Call::new(&meta, &on_meta, None), A::unbox(args)?)?;
+            Ok(plan.forms.into_iter().map(|form| form.map(Inferred::of_form)).collect())
+        };
+        Ok(Row::of(name, Schema::parse(schema)?, runs, form, layers, naming))
+    }
+
     /// Makes the row of an operator that computes an expression of its arguments. `state` makes the state of a
     /// target's kernels from the expression's kernel.
     #[track_caller]
@@ -144,6 +178,51 @@ impl Row {
         Row::new(name, schema, runs, form, layers, naming)
     }
 
+    /// Makes the row of an operator that returns a list of views of its first argument.
+    #[track_caller]
+    pub(crate) fn views<A: Args<Value>>(
+        schema: &'static str,
+        views: impl for<'a> Fn(&Op, A::Of<'a>) -> Result<Vec<Tensor>> + Copy + Send + Sync + 'static,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row> {
+        let name = name_of(schema);
+        let meta = Op::new(name, Target::Meta);
+        let fresh: KernelFactory = Box::new(move |op| {
+            let op = op.clone();
+            Kernel::tupled::<A, Vec<Tensor>, _>(move |args| views(&op, args))
+        });
+        let runs = Runs::Everywhere { fresh, out: None, lock: HostLock::Keep };
+        let form = move |args: &[ValueRef<'_>]| {
+            let all = views(&meta, A::unbox(args)?)?;
+            Ok(all.iter().map(|view| Some(Inferred::of(view, args))).collect())
+        };
+        Ok(Row::of(name, Schema::parse(schema)?, runs, form, layers, naming))
+    }
+
+    /// Makes the row of an operator without a result, which writes into the list that is its last argument.
+    /// `write` checks the arguments, and computes unless its target is Meta.
+    #[track_caller]
+    pub(crate) fn writes_list<A: Args<Value>>(
+        schema: &'static str,
+        write: impl for<'a> Fn(&Op, A::Of<'a>) -> Result<()> + Copy + Send + Sync + 'static,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row> {
+        let name = name_of(schema);
+        let fresh: KernelFactory = Box::new(move |op| {
+            let op = op.clone();
+            Kernel::tupled::<A, (), _>(move |args| write(&op, args))
+        });
+        let meta = Op::new(name, Target::Meta);
+        let runs = Runs::Everywhere { fresh, out: None, lock: COMPUTES };
+        let form = move |args: &[ValueRef<'_>]| {
+            write(&meta, A::unbox(args)?)?;
+            Ok(vec![None])
+        };
+        Ok(Row::of(name, Schema::parse(schema)?, runs, form, layers, naming))
+    }
+
     /// Makes the row of an operator that writes into its first argument.
     #[track_caller]
     pub(crate) fn writes<A, F>(
@@ -179,6 +258,32 @@ impl Row {
         Row::new(name, schema, runs, form, layers, naming)
     }
 
+    /// Makes the row of an operator that writes into several arguments, of which the first is its result.
+    /// `step` checks the arguments, and computes unless its target is Meta.
+    #[track_caller]
+    pub(crate) fn writes_several(
+        schema: &'static str,
+        step: fn(&Op, &[ValueRef<'_>]) -> Result<()>,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row> {
+        let name = name_of(schema);
+        let meta = Op::new(name, Target::Meta);
+        let fresh: KernelFactory = Box::new(move |op| {
+            let op = op.clone();
+            Kernel::boxed(move |_, args| {
+                step(&op, args)?;
+                Ok(Value::Argument(0))
+            })
+        });
+        let runs = Runs::Everywhere { fresh, out: None, lock: COMPUTES };
+        let form = move |args: &[ValueRef<'_>]| {
+            step(&meta, args)?;
+            Ok(Inferred::argument(0, args[0].tensor()?))
+        };
+        Row::new(name, schema, runs, form, layers, naming)
+    }
+
     /// Makes the row of a user's schema and expression, with the kernels that `fresh` makes. An overload `out`
     /// is a separate row.
     #[track_caller]
@@ -191,7 +296,7 @@ impl Row {
     ) -> Row {
         let runs = Runs::Everywhere { fresh: Box::new(fresh), out: None, lock: COMPUTES };
         let naming = Naming::Unnamed("`keyfold.ops` has it");
-        let row = Row::of(name, schema.clone(), runs, infer, layers, naming);
+        let row = Row::of(name, schema.clone(), runs, one_result(infer), layers, naming);
         Row { expression: Some(expression), ..row }
     }
 
@@ -206,6 +311,20 @@ impl Row {
         naming: Naming,
     ) -> Result<Row> {
         Row::new(name_of(schema), schema, Runs::Composite(key, kernel), infer, layers, naming)
+    }
+
+    /// As [`Row::composite`], of an operator with several results, or a list of tensors.
+    #[track_caller]
+    pub(crate) fn composite_of_several(
+        schema: &'static str,
+        key: RegistrationKey,
+        kernel: fn() -> Kernel<Value>,
+        infer: fn(&[ValueRef<'_>]) -> Result<Vec<Option<Inferred>>>,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row> {
+        let runs = Runs::Composite(key, kernel);
+        Ok(Row::of(name_of(schema), Schema::parse(schema)?, runs, infer, layers, naming))
     }
 
     /// Sets when the kernels release the host language's lock.
@@ -244,4 +363,11 @@ impl Row {
 /// Returns the name at the beginning of a schema's text, without its overload.
 fn name_of(schema: &'static str) -> &'static str {
     schema.find(['.', '(']).map_or(schema, |end| &schema[..end])
+}
+
+/// Returns a function that infers one result as one that infers all of them.
+fn one_result(
+    infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred>,
+) -> impl Fn(&[ValueRef<'_>]) -> Result<Vec<Option<Inferred>>> {
+    move |args| Ok(vec![Some(infer(args)?)])
 }

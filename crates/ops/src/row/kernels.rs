@@ -8,12 +8,13 @@ use keyfold_dispatch::{
     DefineOptions, DispatchKey, Dispatcher, Kernel, Override, Provenance, Tags,
 };
 use keyfold_layers::autocast::{self, Category};
-use keyfold_layers::autograd::{self, Formula, Linear, Multilinear, Pushforward};
+use keyfold_layers::autograd::{self, Formula, FormulaOfSeveral, Linear, Multilinear, Pushforward};
 use keyfold_layers::vmap;
 use keyfold_tensor::Value;
 
 use super::{Batching, COMPUTES, FormFollows, Gradient, Row, Rule, Runs, Tangent};
 use crate::device_kernel::device_kernel;
+use crate::inferred;
 use crate::op::{Op, Runner, Target};
 use crate::pointwise::{Expression, jvp, vjp};
 
@@ -86,7 +87,7 @@ impl Row {
         Kernel::boxed(move |context, args| {
             let result = kernel.invoke(context, args)?;
             match infer(args) {
-                Ok(inferred) => inferred.check(&name, &result, args)?,
+                Ok(inferred) => inferred::check(&inferred, &name, &result, args)?,
                 // The shape depends on the elements of this call's arguments.
                 Err(error) if error.kind() == ErrorKind::NotSupported => {}
                 Err(error) => return Err(error.at("inferred after the kernel ran")),
@@ -119,8 +120,11 @@ impl Row {
 
     /// Makes the kernel at Autograd; `None` if the fallback serves, or a composite's operators have kernels.
     fn autograd(&self, name: &str) -> Result<Option<Kernel<Value>>> {
-        let derivative = match self.layers.derivative {
+        let derivative: Arc<dyn autograd::Derivative> = match self.layers.derivative {
             Rule::Given(Gradient::Formula(reads, vjp)) => Arc::new(Formula::new(name, reads, vjp)),
+            Rule::Given(Gradient::Several(reads, vjp)) => {
+                Arc::new(FormulaOfSeveral::new(name, reads, vjp))
+            }
             Rule::Given(Gradient::Other(make)) => make(name),
             Rule::Given(Gradient::Detach) => {
                 let kernel = Kernel::boxed(|context, args| context.call_below(args));

@@ -36,8 +36,8 @@ enum Runs {
     Composite(RegistrationKey, fn() -> Kernel<Value>),
 }
 
-/// A function that infers a result from boxed arguments.
-type InferForm = dyn Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync;
+/// A function that infers the results from boxed arguments.
+type InferForm = dyn Fn(&[ValueRef<'_>]) -> Result<Vec<Option<Inferred>>> + Send + Sync;
 
 /// Whether a result's shape follows from the arguments' shapes.
 #[derive(Clone)]
@@ -91,11 +91,12 @@ impl Row {
         self.expression.as_deref()
     }
 
-    /// Infers the result of a call from the arguments, without reading or computing elements.
+    /// Infers the results of a call from the arguments, without reading or computing elements: `None` for one
+    /// that the call doesn't want, and one item for each tensor of a list.
     ///
     /// # Errors
     /// Those of a call, and [`ErrorKind::NotSupported`] if the shape depends on elements.
-    pub fn infer(&self, args: &[ValueRef<'_>]) -> Result<Inferred> {
+    pub fn infer(&self, args: &[ValueRef<'_>]) -> Result<Vec<Option<Inferred>>> {
         match &self.infer {
             FormFollows::Arguments(infer) => infer(args),
             FormFollows::Elements => {

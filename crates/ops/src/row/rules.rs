@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::{Derivative, Jvp, Pushforward, Saves, Vjp};
+use keyfold_layers::autograd::{Derivative, Jvp, Pushforward, Saves, Vjp, VjpOfSeveral};
 use keyfold_layers::vmap;
 
 /// An operator's rule for a layer. There is no default: a row without a rule for each layer doesn't compile.
@@ -22,6 +22,8 @@ pub enum Rule<T> {
 pub enum Gradient {
     /// A vector-Jacobian product, and the tensors that the gradient of each operand reads.
     Formula(&'static [Saves], Vjp),
+    /// As `Formula`, of an operator with several results: a function of the gradient of each.
+    Several(&'static [Saves], VjpOfSeveral),
     /// Another derivative, made from the operator's name.
     Other(fn(&str) -> Arc<dyn Derivative>),
     /// The result is detached from the graph.

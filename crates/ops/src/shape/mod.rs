@@ -5,6 +5,7 @@ mod concat;
 mod concat_batching;
 mod concat_gradients;
 pub(crate) mod gradients;
+mod split;
 
 use keyfold_core::{DType, Device, ErrorKind, Result, layout};
 use keyfold_layers::autocast::Category;
@@ -196,5 +197,6 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         )?,
     ];
     rows.extend(concat::rows()?);
+    rows.extend(split::rows()?);
     Ok(rows)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use keyfold::Tensor;
 use keyfold::ops::{Row, aten, install, register, rows};
-use keyfold_backend::{self as backend, GpuBackend, Pointwise};
+use keyfold_backend::{self as backend, GpuBackend, Group, Groups, Pointwise};
 use keyfold_conformance::sample::example;
 use keyfold_core::{DType, Device, DeviceType, ErrorKind};
 use keyfold_cpu::HostBackend;
@@ -42,16 +42,12 @@ fn called(dispatcher: &Dispatcher<Value>, row: &Row, dtype: DType) -> Result<(),
     result.map(drop).map_err(|error| error.kind())
 }
 
-/// The groups of operations of a backend.
-pub(crate) const GROUPS: [&str; 7] =
-    ["pointwise", "reduce", "rows", "scan", "linalg", "index", "random"];
-
 /// The host's backend without one group.
 #[derive(Debug)]
-struct Without(&'static str);
+struct Without(Group);
 
 impl Without {
-    fn offer<G>(&self, group: &str, offered: Option<G>) -> Option<G> {
+    fn offer<G>(&self, group: Group, offered: Option<G>) -> Option<G> {
         offered.filter(|_| self.0 != group)
     }
 }
@@ -70,38 +66,42 @@ impl GpuBackend for Without {
     }
 
     fn pointwise(&self) -> Option<Pointwise<'_>> {
-        self.offer("pointwise", HostBackend.pointwise())
+        self.offer(Group::Pointwise, HostBackend.pointwise())
     }
 
     fn reduce(&self) -> Option<&dyn backend::Reduce> {
-        self.offer("reduce", HostBackend.reduce())
+        self.offer(Group::Reduce, HostBackend.reduce())
     }
 
     fn rows(&self) -> Option<&dyn backend::Rows> {
-        self.offer("rows", HostBackend.rows())
+        self.offer(Group::Rows, HostBackend.rows())
     }
 
     fn scan(&self) -> Option<&dyn backend::Scan> {
-        self.offer("scan", HostBackend.scan())
+        self.offer(Group::Scan, HostBackend.scan())
     }
 
     fn linalg(&self) -> Option<&dyn backend::Linalg> {
-        self.offer("linalg", HostBackend.linalg())
+        self.offer(Group::Linalg, HostBackend.linalg())
     }
 
     fn index(&self) -> Option<&dyn backend::Index> {
-        self.offer("index", HostBackend.index())
+        self.offer(Group::Index, HostBackend.index())
     }
 
     fn random(&self) -> Option<&dyn backend::Random> {
-        self.offer("random", HostBackend.random())
+        self.offer(Group::Random, HostBackend.random())
+    }
+
+    fn groups(&self) -> Groups<'_> {
+        HostBackend.groups().filtered(|group| group != self.0)
     }
 }
 
 /// Returns the groups that each row needs from a backend.
 pub(crate) fn needed_groups() -> Vec<Vec<&'static str>> {
     let mut needed = vec![Vec::new(); rows().len()];
-    for group in GROUPS {
+    for group in Group::ALL {
         let dispatcher = Dispatcher::<Value>::new();
         register(&dispatcher).unwrap();
         let backend: Arc<dyn GpuBackend> = Arc::new(Without(group));
@@ -110,7 +110,7 @@ pub(crate) fn needed_groups() -> Vec<Vec<&'static str>> {
             let dtype =
                 dtypes(row).pop().unwrap_or_else(|| panic!("{} takes no dtype", row.schema()));
             if called(&dispatcher, row, dtype) == Err(ErrorKind::NotSupported) {
-                needed.push(group);
+                needed.push(group.name());
             }
         }
     }

@@ -68,8 +68,30 @@ pub const GROUP_INDEX: u64 = 16;
 pub const GROUP_RANDOM: u64 = 32;
 /// Group `scan`.
 pub const GROUP_SCAN: u64 = 64;
+/// [`DeviceSpec::groups`]: normalizations. It and those below are of 1.2,
+/// [`FEATURE_GROUPS`](super::FEATURE_GROUPS): their parameters are [`Fields`], and their operations
+/// may have several outputs.
+pub const GROUP_NORM: u64 = 128;
+/// [`DeviceSpec::groups`]: matrix products with an epilogue.
+pub const GROUP_LINEAR: u64 = 256;
+/// [`DeviceSpec::groups`]: convolutions.
+pub const GROUP_CONVOLUTION: u64 = 512;
+/// [`DeviceSpec::groups`]: pooling over windows.
+pub const GROUP_POOL: u64 = 1024;
+/// [`DeviceSpec::groups`]: scaled-dot-product attention.
+pub const GROUP_ATTENTION: u64 = 2048;
+/// [`DeviceSpec::groups`]: cells of recurrent networks.
+pub const GROUP_RECURRENT: u64 = 4096;
+/// [`DeviceSpec::groups`]: steps of optimizers, in place.
+pub const GROUP_OPTIM: u64 = 8192;
+/// [`DeviceSpec::groups`]: decompositions of matrices, and linear systems.
+pub const GROUP_DECOMPOSITION: u64 = 16384;
+/// [`DeviceSpec::groups`]: dropout.
+pub const GROUP_DROPOUT: u64 = 32768;
+/// The groups whose parameters are [`Fields`].
+pub const GROUPS_OF_FIELDS: u64 = 2 * GROUP_DROPOUT - GROUP_NORM;
 /// The groups of this version, with the names that [`Operation::group`] has.
-pub const GROUPS: [(u64, &str); 7] = [
+pub const GROUPS: [(u64, &str); 16] = [
     (GROUP_POINTWISE, "pointwise"),
     (GROUP_REDUCE, "reduce"),
     (GROUP_ROWS, "rows"),
@@ -77,6 +99,15 @@ pub const GROUPS: [(u64, &str); 7] = [
     (GROUP_INDEX, "index"),
     (GROUP_RANDOM, "random"),
     (GROUP_SCAN, "scan"),
+    (GROUP_NORM, "norm"),
+    (GROUP_LINEAR, "linear"),
+    (GROUP_CONVOLUTION, "convolution"),
+    (GROUP_POOL, "pool"),
+    (GROUP_ATTENTION, "attention"),
+    (GROUP_RECURRENT, "recurrent"),
+    (GROUP_OPTIM, "optim"),
+    (GROUP_DECOMPOSITION, "decomposition"),
+    (GROUP_DROPOUT, "dropout"),
 ];
 
 /// [`DeviceSpec::allocate`]: any initialised bytes.
@@ -264,10 +295,16 @@ pub struct Operation {
     pub name: Text,
     /// The dtypes of the inputs.
     pub input_dtypes: *const DLDataType,
-    /// The dtype of the output.
+    /// The dtype of the first output.
     pub output: DLDataType,
     /// Always 0.
     pub reserved: u32,
+    /// The dtypes of all outputs. Since 1.2, as the next; operations of earlier hosts have one.
+    pub output_dtypes: *const DLDataType,
+    /// The number of outputs.
+    pub outputs: u32,
+    /// Always 0.
+    pub reserved2: u32,
 }
 
 /// A call of [`DeviceSpec::execute`].
@@ -278,7 +315,7 @@ pub struct Execution {
     pub size: u32,
     /// The number of input tensors.
     pub inputs: u32,
-    /// The number of output tensors: 1, except for `positions`.
+    /// The number of output tensors: 1, except for `positions` and the groups of 1.2.
     pub outputs: u32,
     /// The stream of the outputs' device.
     pub stream: u32,
@@ -288,7 +325,8 @@ pub struct Execution {
     pub name: Text,
     /// The operator that is called, for late errors; empty if the device isn't asynchronous.
     pub operator: Text,
-    /// The group's parameters: a struct of this module; null for the group linalg.
+    /// The group's parameters: a struct of this module, [`Fields`] for those of 1.2; null for the
+    /// group linalg.
     pub params: *const c_void,
     /// The inputs, and after them the outputs. All are on one device.
     pub tensors: *const DLTensor,
@@ -364,6 +402,51 @@ pub struct RandomParams {
     /// The first block. Block `offset + i` makes elements `4 i` to `4 i + 3`, for float64 elements
     /// `2 i` and `2 i + 1`.
     pub offset: u64,
+}
+
+/// [`Field::kind`]: a whole number; 1 or 0 of a flag.
+pub const FIELD_INT: u32 = 0;
+/// [`Field::kind`]: a whole number without a sign, whose 64 bits [`Field::int`] has.
+pub const FIELD_BITS: u32 = 1;
+/// [`Field::kind`]: any other number.
+pub const FIELD_FLOAT: u32 = 2;
+/// [`Field::kind`]: whole numbers.
+pub const FIELD_INTS: u32 = 3;
+/// [`Field::kind`]: a name.
+pub const FIELD_TEXT: u32 = 4;
+
+/// A parameter of an operation.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: Text,
+    /// One of the `FIELD_` numbers.
+    pub kind: u32,
+    /// The number of `ints`.
+    pub count: u32,
+    /// The value of [`FIELD_INT`] and [`FIELD_BITS`].
+    pub int: i64,
+    /// The value of [`FIELD_FLOAT`].
+    pub float: f64,
+    /// The values of [`FIELD_INTS`].
+    pub ints: *const i64,
+    /// The value of [`FIELD_TEXT`].
+    pub text: Text,
+}
+
+/// Parameters of the groups of 1.2, under the names of the host's documentation. Later hosts may
+/// have more of them, and in another order; an operation that a device offered keeps its meaning
+/// where it ignores those that it doesn't know.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Fields {
+    /// The size of this struct, in bytes.
+    pub size: u32,
+    /// The number of parameters.
+    pub count: u32,
+    /// The parameters.
+    pub fields: *const Field,
 }
 
 /// Statistics of a device's memory.

@@ -14,6 +14,8 @@
 //!
 //! - 1.0: definitions, kernels, calls
 //! - 1.1: [`Requirements`], [`HostTable1`], [`device`]
+//! - 1.2: groups with several outputs, [`FEATURE_GROUPS`]: their bits in [`device::GROUPS`],
+//!   [`device::Fields`] as their parameters, all dtypes of outputs in [`device::Operation`]
 //!
 //! # Ownership
 //! - Text is UTF-8 without a terminator, borrowed for the call that passes it.
@@ -35,7 +37,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"keyfold\x01");
 /// The major version; a change breaks the layout.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version, raised by additions.
-pub const ABI_MINOR: u32 = 1;
+pub const ABI_MINOR: u32 = 2;
 /// The exported static's name, zero-terminated.
 pub const SYMBOL: &[u8] = b"keyfold_plugin\0";
 /// The name of the exported [`Requirements`], zero-terminated.
@@ -47,11 +49,15 @@ pub const FEATURE_DEVICES: u64 = 1;
 pub const FEATURE_CUDA_C: u64 = 2;
 /// Feature bit: devices that compile whole expressions from OpenCL C, [`device::DEVICE_OPENCL_C`].
 pub const FEATURE_OPENCL_C: u64 = 4;
+/// Feature bit: the groups of [`device::GROUPS_OF_FIELDS`], whose operations may have several
+/// outputs. Since 1.2.
+pub const FEATURE_GROUPS: u64 = 8;
 /// The features of this version, with their names.
-pub const FEATURES: [(u64, &str); 3] = [
+pub const FEATURES: [(u64, &str); 4] = [
     (FEATURE_DEVICES, "devices"),
     (FEATURE_CUDA_C, "expressions as CUDA C"),
     (FEATURE_OPENCL_C, "expressions as OpenCL C"),
+    (FEATURE_GROUPS, "groups with several outputs"),
 ];
 
 /// An opaque error of the host.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::fields::Fields;
 use super::tensor::DeviceTensor;
 use crate::abi::device::{
     self as abi, IndexParams, PointwiseParams, RandomParams, ReduceParams, RowParams, ScanParams,
@@ -41,16 +42,31 @@ impl<'a> Operation<'a> {
         dtypes.iter().map(|dtype| DType(*dtype))
     }
 
-    /// Returns the dtype of the output.
+    /// Returns the dtype of the output, the first of several.
     pub fn output(&self) -> DType {
         DType(self.0.output)
+    }
+
+    /// Returns the dtypes of all outputs.
+    pub fn outputs(&self) -> impl ExactSizeIterator<Item = DType> + 'a {
+        let has_all = self.0.size as usize >= size_of::<abi::Operation>();
+        let dtypes: &'a [DLDataType] = match has_all {
+            false => std::slice::from_ref(&self.0.output),
+            true if self.0.outputs == 0 => &[],
+            // SAFETY: the host's struct has the field, and provides that many.
+            true => unsafe {
+                std::slice::from_raw_parts(self.0.output_dtypes, self.0.outputs as usize)
+            },
+        };
+        dtypes.iter().map(|dtype| DType(*dtype))
     }
 }
 
 impl fmt::Debug for Operation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inputs: Vec<String> = self.inputs().map(|dtype| dtype.to_string()).collect();
-        write!(f, "{}({}) -> {}", self.name(), inputs.join(", "), self.output())
+        let outputs: Vec<String> = self.outputs().map(|dtype| dtype.to_string()).collect();
+        write!(f, "{}({}) -> {}", self.name(), inputs.join(", "), outputs.join(", "))
     }
 }
 
@@ -58,7 +74,8 @@ impl fmt::Debug for Operation<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Params {
-    /// Of the group `linalg`, and of groups that this version of the SDK doesn't know.
+    /// Of the group `linalg`, of those whose parameters are [`Execution::fields`], and of groups
+    /// that this version of the SDK doesn't know.
     None,
     /// Of the group `pointwise`.
     Pointwise {
@@ -173,6 +190,18 @@ impl<'a, B> Execution<'a, B> {
         }
     }
 
+    /// Returns the parameters of the groups of plugin ABI 1.2, under their names; none of other
+    /// groups.
+    pub fn fields(&self) -> Fields<'a> {
+        let group = self.group();
+        let mut groups = abi::GROUPS.iter().filter(|(bit, _)| bit & abi::GROUPS_OF_FIELDS != 0);
+        match groups.any(|(_, name)| *name == group) {
+            // SAFETY: the host passes this struct for these groups, alive as long as the call.
+            true => unsafe { Fields::new(self.call.params.cast()) },
+            false => Fields::default(),
+        }
+    }
+
     fn tensor(&self, role: &str, index: usize, first: u32, count: u32) -> Result<&'a DLTensor> {
         if index >= count as usize {
             let name = self.name();
@@ -212,7 +241,7 @@ impl<'a, B> Execution<'a, B> {
         (0..self.output_count()).map_while(|index| self.output(index).ok())
     }
 
-    /// Returns the number of outputs: 1, except for `positions`.
+    /// Returns the number of outputs: 1, except for `positions` and the groups of plugin ABI 1.2.
     pub fn output_count(&self) -> usize {
         self.call.outputs as usize
     }

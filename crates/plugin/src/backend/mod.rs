@@ -90,6 +90,7 @@
 //! ```
 
 mod execution;
+mod fields;
 mod layout;
 mod program;
 mod slots;
@@ -98,6 +99,7 @@ mod tensor;
 mod tests;
 
 pub use execution::{Execution, Operation, Params, dims};
+pub use fields::{Field, Fields};
 pub use layout::{ByteOffsets, Layout};
 pub use program::{Argument, Compiler, Language, Launch, Source};
 pub use tensor::DeviceTensor;
@@ -137,6 +139,30 @@ impl Groups {
     pub const RANDOM: Groups = Groups(abi::GROUP_RANDOM);
     /// Cumulative sums and products.
     pub const SCAN: Groups = Groups(abi::GROUP_SCAN);
+    /// `norm`: normalizations. It and those below need a host of plugin ABI 1.2, and get
+    /// [`Fields`].
+    pub const NORM: Groups = Groups(abi::GROUP_NORM);
+    /// `linear`: matrix products with an epilogue.
+    pub const LINEAR: Groups = Groups(abi::GROUP_LINEAR);
+    /// `convolution`: convolutions.
+    pub const CONVOLUTION: Groups = Groups(abi::GROUP_CONVOLUTION);
+    /// `pool`: pooling over windows.
+    pub const POOL: Groups = Groups(abi::GROUP_POOL);
+    /// `attention`: scaled-dot-product attention.
+    pub const ATTENTION: Groups = Groups(abi::GROUP_ATTENTION);
+    /// `recurrent`: cells of recurrent networks.
+    pub const RECURRENT: Groups = Groups(abi::GROUP_RECURRENT);
+    /// `optim`: steps of optimizers, in place.
+    pub const OPTIM: Groups = Groups(abi::GROUP_OPTIM);
+    /// `decomposition`: decompositions of matrices, and linear systems.
+    pub const DECOMPOSITION: Groups = Groups(abi::GROUP_DECOMPOSITION);
+    /// `dropout`: dropout.
+    pub const DROPOUT: Groups = Groups(abi::GROUP_DROPOUT);
+
+    /// Returns whether some of these groups need a host of plugin ABI 1.2.
+    pub(crate) fn have_fields(self) -> bool {
+        self.0 & abi::GROUPS_OF_FIELDS != 0
+    }
 }
 
 impl std::ops::BitOr for Groups {

@@ -9,7 +9,8 @@ use super::{Backend, Content, DeviceTensor, Execution, Groups, Operation, Params
 use crate::abi::device::{self as abi, DeviceSpec, DeviceStatistics};
 use crate::abi::{
     Any, CallFrame, DEVICE_USER, DLDataType, DLDevice, DLTensor, FEATURE_CUDA_C, FEATURE_DEVICES,
-    HostError, HostRegistrar, HostTable, HostTable1, HostValue, KernelSpec, NONE, Text,
+    FEATURE_GROUPS, HostError, HostRegistrar, HostTable, HostTable1, HostValue, KernelSpec, NONE,
+    Text,
 };
 use crate::{DType, Error, ErrorKind, Registrar, Result};
 
@@ -322,7 +323,13 @@ fn operations_have_names_dtypes_and_parameters() {
         input_dtypes: dtypes.as_ptr(),
         output: DType::BOOL.0,
         reserved: 0,
+        output_dtypes: dtypes.as_ptr(),
+        outputs: 2,
+        reserved2: 0,
     };
+    // That of a host of 1.1, whose struct ends before the dtypes of all outputs.
+    let old_size = std::mem::offset_of!(abi::Operation, output_dtypes) as u32;
+    let old = abi::Operation { size: old_size, output_dtypes: std::ptr::null(), ..operation };
     let reduce = abi::ReduceParams { size: 16, keepdim: 1, dims: 0b101 };
     let random = abi::RandomParams { size: 24, reserved: 0, seed: 9, offset: 4 };
     let index = abi::IndexParams { size: 16, at: 2, dims: 0b10 };
@@ -332,6 +339,8 @@ fn operations_have_names_dtypes_and_parameters() {
     // SAFETY: as above.
     unsafe {
         assert!(!(spec.support.unwrap())(spec.data, &raw const operation).is_null());
+        assert_eq!(last_error(), "NotSupported: reduce sum(float32, int64) -> float32, int64");
+        assert!(!(spec.support.unwrap())(spec.data, &raw const old).is_null());
         assert_eq!(last_error(), "NotSupported: reduce sum(float32, int64) -> bool");
         let said = |group: &str, params: *const c_void| {
             let call = abi::Execution {
@@ -365,6 +374,123 @@ fn operations_have_names_dtypes_and_parameters() {
         (spec.drop.unwrap())(spec.data);
     }
     assert_eq!(super::dims(0b1101).collect::<Vec<_>>(), [0, 2, 3]);
+}
+
+#[test]
+fn parameters_of_the_groups_of_1_2_have_names() {
+    let numbers = [3_i64, -1];
+    let none = abi::Field {
+        name: Text::new("flag"),
+        kind: abi::FIELD_INT,
+        count: 0,
+        int: 1,
+        float: 0.0,
+        ints: std::ptr::null(),
+        text: Text::new(""),
+    };
+    let fields = [
+        none,
+        abi::Field { name: Text::new("seed"), kind: abi::FIELD_BITS, int: -1, ..none },
+        abi::Field { name: Text::new("eps"), kind: abi::FIELD_FLOAT, float: 0.5, ..none },
+        abi::Field {
+            name: Text::new("window"),
+            kind: abi::FIELD_INTS,
+            count: 2,
+            ints: numbers.as_ptr(),
+            ..none
+        },
+        abi::Field { name: Text::new("empty"), kind: abi::FIELD_INTS, ..none },
+        abi::Field {
+            name: Text::new("kind"),
+            kind: abi::FIELD_TEXT,
+            text: Text::new("relu"),
+            ..none
+        },
+        abi::Field { name: Text::new("later"), kind: 99, ..none },
+    ];
+    let given = abi::Fields { size: 16, count: 7, fields: fields.as_ptr() };
+    let call = |group: &str| abi::Execution {
+        size: size_of::<abi::Execution>() as u32,
+        inputs: 0,
+        outputs: 0,
+        stream: 0,
+        group: Text::new(group),
+        name: Text::new("op"),
+        operator: Text::new(""),
+        params: (&raw const given).cast(),
+        tensors: std::ptr::null(),
+    };
+    let (norm, linalg) = (call("norm"), call("linalg"));
+    // SAFETY: calls without tensors, whose parameters live as long as they do.
+    let (call, other) =
+        unsafe { (Execution::<String>::new(&norm), Execution::<String>::new(&linalg)) };
+    let fields = call.fields();
+    assert!(fields.flag("flag").unwrap());
+    assert_eq!(fields.bits("seed").unwrap(), u64::MAX);
+    assert_eq!(fields.float("eps").unwrap(), 0.5);
+    assert_eq!(fields.ints("window").unwrap(), [3, -1]);
+    assert!(fields.ints("empty").unwrap().is_empty());
+    assert_eq!(fields.text("kind").unwrap(), "relu");
+    assert_eq!(fields.iter().count(), 6);
+    let wrong = fields.float("seed").unwrap_err().to_string();
+    assert!(wrong.contains("seed is read as a number, and is Bits("), "{wrong}");
+    let missing = fields.int("later").unwrap_err().to_string();
+    assert!(missing.contains("later is read as a whole number, and isn't there"), "{missing}");
+    assert_eq!(other.fields().iter().count(), 0);
+}
+
+/// A backend with a group of 1.2.
+struct Normalizing;
+
+impl Backend for Normalizing {
+    type Buffer = ();
+    type Event = ();
+
+    fn groups(&self) -> Groups {
+        Groups::REDUCE | Groups::NORM
+    }
+    fn allocate(&self, _: u32, _: usize, _: Content) -> Result<()> {
+        Ok(())
+    }
+    fn upload(&self, _: &[u8], _: &DeviceTensor<'_, ()>, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn download(&self, _: &DeviceTensor<'_, ()>, _: &mut [u8], _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn copy(&self, _: &DeviceTensor<'_, ()>, _: &DeviceTensor<'_, ()>, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn fill(&self, _: &DeviceTensor<'_, ()>, _: &[u8], _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn synchronize(&self, _: u32) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_host_of_1_1_has_no_groups_with_several_outputs() {
+    let enter = |table: &'static HostTable1| {
+        let register = |host: &mut Registrar<'_>| host.device("norms", Normalizing);
+        // SAFETY: a table of this module, whose functions ignore the registrar.
+        unsafe {
+            crate::__enter(std::ptr::from_ref(table).cast(), std::ptr::dangling_mut(), register)
+        }
+    };
+    static HOST_OF_1_2: HostTable1 = host_1(FEATURE_DEVICES | FEATURE_GROUPS);
+    assert!(!enter(&HOST).is_null());
+    let error = last_error();
+    assert!(
+        error.contains("the feature groups with several outputs of plugin ABI 1.2")
+            && error.contains("this host has 1.1 without it"),
+        "{error}"
+    );
+    assert!(enter(&HOST_OF_1_2).is_null());
+    let spec = SPEC.take().unwrap();
+    assert_eq!(spec.groups, abi::GROUP_REDUCE | abi::GROUP_NORM);
+    // SAFETY: the spec's drop with its data.
+    unsafe { (spec.drop.unwrap())(spec.data) };
 }
 
 impl super::Compiler for Odd {

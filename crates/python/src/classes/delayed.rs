@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use keyfold::backend::delayed::{Call, Delayed, DelayedMemory, Group, Mistake};
+use keyfold::backend::Group;
+use keyfold::backend::delayed::{Call, Delayed, DelayedMemory, Mistake};
 use keyfold::backend::{Registration, register};
 use keyfold::cpu::HostBackend;
 use keyfold_core::{DeviceType, Error, ErrorKind, Result};

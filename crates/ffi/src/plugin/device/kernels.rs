@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives};
 use keyfold_backend::{
-    GpuBackend, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise, Positions, Random,
-    RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams,
+    GpuBackend, Groups, Index, IndexParams, Launch, Linalg, Offer, Operation, Pointwise, Positions,
+    Random, RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result};
 use keyfold_plugin::abi::device::{
@@ -20,6 +20,7 @@ use keyfold_tensor::Tensor;
 use keyfold_tensor::device::{Memory, current_stream};
 use smallvec::SmallVec;
 
+use super::groups::bit_of;
 use super::memory::{PluginBuffer, PluginMemory};
 use super::{COMPILES, PluginDevice};
 use crate::plugin::table;
@@ -39,14 +40,14 @@ impl fmt::Debug for PluginBackend {
 }
 
 /// An operation: the bit of its group, and its name.
-type Named = (u64, &'static str);
+pub(super) type Named = (u64, &'static str);
 
 /// A question to the slot `support`.
 #[derive(PartialEq)]
 pub(super) struct Question {
     operation: Named,
     inputs: SmallVec<[DType; 4]>,
-    output: DType,
+    outputs: SmallVec<[DType; 4]>,
 }
 
 fn group_name(group: u64) -> &'static str {
@@ -76,20 +77,26 @@ impl PluginBackend {
         &self,
         (group, name): Named,
         inputs: &[DType],
-        output: DType,
+        outputs: &[DType],
     ) -> Result<(), Reason> {
         let device = self.device();
         let reason = |error: Error| Reason(error.message().to_owned().into());
         let slot = device.slot("support", device.spec.support).map_err(reason)?;
-        let dtypes: SmallVec<[DLDataType; 4]> = inputs.iter().map(|d| dtype_to(*d)).collect();
+        let all = |dtypes: &[DType]| -> SmallVec<[DLDataType; 4]> {
+            dtypes.iter().map(|dtype| dtype_to(*dtype)).collect()
+        };
+        let (dtypes, output_dtypes) = (all(inputs), all(outputs));
         let operation = abi::Operation {
             size: size_of::<abi::Operation>() as u32,
             inputs: dtypes.len() as u32,
             group: Text::new(group_name(group)),
             name: Text::new(name),
             input_dtypes: dtypes.as_ptr(),
-            output: dtype_to(output),
+            output: dtype_to(outputs.first().copied().unwrap_or(DType::Bool)),
             reserved: 0,
+            output_dtypes: output_dtypes.as_ptr(),
+            outputs: output_dtypes.len() as u32,
+            reserved2: 0,
         };
         // SAFETY: a slot of the plugin with its data, and an operation that lives until it returns.
         let held = unsafe { table::take_held(slot(device.spec.data, &raw const operation)) };
@@ -99,7 +106,8 @@ impl PluginBackend {
             Some(held) if held.error.kind() == ErrorKind::NotSupported => Err(reason(held.error)),
             Some(held) => {
                 let error = device.failed(held, &format!("support of {name}"));
-                let question = Question { operation: (group, name), inputs: inputs.into(), output };
+                let (inputs, outputs) = (inputs.into(), outputs.into());
+                let question = Question { operation: (group, name), inputs, outputs };
                 device.note_failure(question, error);
                 Ok(())
             }
@@ -109,24 +117,24 @@ impl PluginBackend {
     /// Checks that the plugin could say whether it has an operation.
     ///
     /// # Errors
-    /// That of the slot `support`, if it failed. `inputs` may have more tensors than the question.
+    /// That of the slot `support`, if it failed. There may be more tensors than in the question.
     pub(super) fn check_claim(
         &self,
         operation: Named,
         inputs: &[DType],
-        output: DType,
+        outputs: &[DType],
     ) -> Result<()> {
         let failure = self.device().failure(|question| {
             question.operation == operation
-                && question.output == output
                 && inputs.starts_with(&question.inputs)
+                && outputs.starts_with(&question.outputs)
         });
         failure.map_or(Ok(()), Err)
     }
 
     /// Returns the kernel of an operation, if the plugin has it.
     fn offer<T>(&self, operation: Named, inputs: &[DType], output: DType, kernel: T) -> Offer<T> {
-        match self.supported(operation, inputs, output) {
+        match self.supported(operation, inputs, &[output]) {
             Ok(()) => Offer::Native(kernel),
             Err(reason) => Offer::No(reason),
         }
@@ -146,7 +154,7 @@ impl PluginBackend {
     }
 
     /// Runs an operation. `params` is the group's struct, or null.
-    fn execute(
+    pub(super) fn execute(
         &self,
         (group, name): Named,
         params: *const c_void,
@@ -157,9 +165,10 @@ impl PluginBackend {
         let slot = device.slot("execute", device.spec.execute)?;
         let tensors = inputs.iter().chain(outputs).map(|tensor| self.described(tensor));
         let tensors: SmallVec<[DLTensor; 4]> = tensors.collect::<Result<_>>()?;
-        let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(|input| input.dtype()).collect();
-        let output = outputs.first().map_or(DType::Bool, |out| out.dtype());
-        self.check_claim((group, name), &dtypes, output)?;
+        let dtypes = |tensors: &[&Tensor]| -> SmallVec<[DType; 4]> {
+            tensors.iter().map(|tensor| tensor.dtype()).collect()
+        };
+        self.check_claim((group, name), &dtypes(inputs), &dtypes(outputs))?;
         let stream = outputs.first().map_or_else(Default::default, |o| current_stream(o.device()));
         let operator = device.running_operator();
         let call = abi::Execution {
@@ -191,7 +200,7 @@ impl PluginBackend {
 }
 
 /// Returns the address of parameters.
-fn address<P>(params: &P) -> *const c_void {
+pub(super) fn address<P>(params: &P) -> *const c_void {
     std::ptr::from_ref(params).cast()
 }
 
@@ -315,7 +324,7 @@ impl Positions for PluginBackend {
         let device = self.device();
         let slot = device.slot("count_true", device.spec.count_true)?;
         let (dl, stream) = (self.described(mask)?, current_stream(mask.device()));
-        self.check_claim(POSITIONS, &[DType::Bool], DType::I64)?;
+        self.check_claim(POSITIONS, &[DType::Bool], &[DType::I64])?;
         let mut count = 0;
         // SAFETY: a slot of the plugin with its data, and a tensor of its own memory.
         unsafe {
@@ -398,5 +407,9 @@ impl GpuBackend for PluginBackend {
 
     fn random(&self) -> Option<&dyn Random> {
         self.with(GROUP_RANDOM).map(|own| own as _)
+    }
+
+    fn groups(&self) -> Groups<'_> {
+        Groups::of(self, |group| self.device().spec.groups & bit_of(group) != 0)
     }
 }

@@ -7,6 +7,7 @@
 //! A slot's error keeps its kind, and its message ends with device, plugin and slot. Nothing runs
 //! elsewhere if a slot fails.
 
+mod groups;
 mod kernels;
 mod memory;
 mod programs;

@@ -107,10 +107,10 @@ impl Expressions for PluginBackend {
             }
         }
         let expression = (GROUP_POINTWISE, "expression");
-        if let Err(reason) = self.supported(expression, &dtypes, lowered.result()) {
+        if let Err(reason) = self.supported(expression, &dtypes, &[lowered.result()]) {
             return Offer::No(reason);
         }
-        let broken = self.check_claim(expression, &dtypes, lowered.result()).err();
+        let broken = self.check_claim(expression, &dtypes, &[lowered.result()]).err();
         let (target, layout) = (self.target(), Layout::Contiguous);
         let access = Access { device: 0, target, layout, in_place: None };
         if let Err(error) = emit(lowered, &access.options(lowered)) {

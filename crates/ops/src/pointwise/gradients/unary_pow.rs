@@ -28,17 +28,24 @@ pub(crate) fn sqrt(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first_only(call, &over_conj(grad, &aten::mul_scalar(&call.result(0)?, 2)?)?)
 }
 
-/// `1 - tanh^2`.
 pub(crate) fn tanh(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let y = call.result(0)?;
-    first_only(call, &times_conj(grad, &aten::rsub_scalar(&aten::mul(&y, &y)?, 1)?)?)
+    first_only(call, &aten::tanh_backward(grad, &call.result(0)?)?)
 }
 
-/// `s (1 - s)`.
 pub(crate) fn sigmoid(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let s = call.result(0)?;
-    let slope = aten::mul(&s, &aten::rsub_scalar(&s, 1)?)?;
-    first_only(call, &times_conj(grad, &slope)?)
+    first_only(call, &aten::sigmoid_backward(grad, &call.result(0)?)?)
+}
+
+pub(crate) fn gelu(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first_only(call, &aten::gelu_backward(grad, &call.tensor(0)?)?)
+}
+
+pub(crate) fn gelu_tanh(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first_only(call, &aten::gelu_tanh_backward(grad, &call.tensor(0)?)?)
+}
+
+pub(crate) fn gelu_sigmoid(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first_only(call, &aten::gelu_sigmoid_backward(grad, &call.tensor(0)?)?)
 }
 
 pub(crate) fn sin(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
@@ -51,8 +58,7 @@ pub(crate) fn cos(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 
 /// The gradient passes at NaN, so that a NaN propagates.
 pub(crate) fn relu(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let flat = aten::le_scalar(&call.result(0)?, 0)?;
-    first_only(call, &aten::where_scalar_self(&flat, 0, grad)?)
+    first_only(call, &aten::threshold_backward(grad, &call.result(0)?, 0)?)
 }
 
 /// `s x^(s - 1)`, and 0 for `s = 0`, also at `x = 0`.

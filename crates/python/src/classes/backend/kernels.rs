@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives, fault};
 use keyfold_backend::{
-    Index, IndexParams, Launch, Linalg, Offer, Operation, Positions, Random, RandomParams, Reduce,
-    ReduceParams, RowParams, Rows, Scan, ScanParams,
+    Execute, Field, Index, IndexParams, Launch, Linalg, Offer, Operation, Params, Positions,
+    Random, RandomParams, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams,
 };
 use keyfold_core::{DType, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
-use super::object::Object;
+use super::object::{Object, Outputs};
 use crate::marshal::arrays::numpy_array;
 
 /// The methods of an object.
@@ -34,7 +34,7 @@ impl Kernels {
     where
         Kernels: Launch<P>,
     {
-        match self.0.refusal(method, operation, inputs, output) {
+        match self.0.refusal(method, operation, inputs, Outputs::One(output)) {
             ControlFlow::Continue(()) => Offer::Native(self),
             ControlFlow::Break(reason) => Offer::No(reason.into()),
         }
@@ -174,7 +174,8 @@ impl Index for Kernels {
     }
 
     fn positions(&self) -> Offer<&dyn Positions> {
-        match self.0.refusal("positions", "positions", &[DType::Bool], DType::I64) {
+        let output = Outputs::One(DType::I64);
+        match self.0.refusal("positions", "positions", &[DType::Bool], output) {
             ControlFlow::Continue(()) => Offer::Native(self),
             ControlFlow::Break(reason) => Offer::No(reason.into()),
         }
@@ -229,6 +230,49 @@ impl Launch<RandomParams> for Kernels {
         self.0.run("random", |py| {
             let out = self.0.array(py, out, true)?;
             (params.op.name(), params.seed, params.offset, out).into_pyobject(py)
+        })
+    }
+}
+
+impl<P: Params> keyfold_backend::Kernels<P> for Kernels {
+    fn kernel(
+        &self,
+        op: &'static Operation,
+        inputs: &[DType],
+        outputs: &[DType],
+    ) -> Offer<&dyn Execute<P>> {
+        match self.0.refusal(P::GROUP.name(), op.name(), inputs, Outputs::All(outputs)) {
+            ControlFlow::Continue(()) => Offer::Native(self),
+            ControlFlow::Break(reason) => Offer::No(reason.into()),
+        }
+    }
+}
+
+/// Returns the parameters by name.
+fn as_dict<'py>(
+    py: Python<'py>,
+    fields: Vec<(&'static str, Field)>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, field) in fields {
+        match field {
+            Field::Int(number) => dict.set_item(name, number)?,
+            Field::Bits(bits) => dict.set_item(name, bits)?,
+            Field::Float(number) => dict.set_item(name, number)?,
+            Field::Ints(numbers) => dict.set_item(name, PyTuple::new(py, numbers)?)?,
+            Field::Text(text) => dict.set_item(name, text)?,
+        }
+    }
+    Ok(dict)
+}
+
+impl<P: Params> Execute<P> for Kernels {
+    unsafe fn execute(&self, params: &P, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<()> {
+        self.0.run(P::GROUP.name(), |py| {
+            let (name, fields) = (params.operation().name(), as_dict(py, params.fields())?);
+            let written = outputs.iter().map(|out| self.0.array(py, out, true));
+            let written = PyTuple::new(py, written.collect::<PyResult<Vec<_>>>()?)?;
+            (name, self.0.arrays(py, inputs)?, written, fields).into_pyobject(py)
         })
     }
 }

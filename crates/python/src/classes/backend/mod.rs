@@ -10,7 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use keyfold_backend::{
-    GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Registration, Rows, Scan, backends,
+    GpuBackend, Group, Groups, Index, Linalg, Pointwise, Random, Reduce, Registration, Rows, Scan,
+    backends,
 };
 use keyfold_core::DeviceType;
 use keyfold_tensor::device::Memory;
@@ -88,6 +89,10 @@ impl GpuBackend for PyBackend {
     fn random(&self) -> Option<&dyn Random> {
         self.object.has("random").then_some(&self.kernels as &dyn Random)
     }
+
+    fn groups(&self) -> Groups<'_> {
+        Groups::of(&self.kernels, |group| self.object.has(group.name()))
+    }
 }
 
 /// A backend that was registered. Only `remove()` takes it back.
@@ -164,8 +169,11 @@ impl PyBackendHandle {
 /// - `index(name, inputs, out, dims, at)`: "take", "put", "put_add", "gather", "scatter_add"
 /// - `positions(mask)`: returns a tuple of int64 arrays, where the mask is true along each dimension
 /// - `random(name, seed, offset, out)`: "uniform", "normal"; the numbers of Philox4x32-10
+/// - `norm`, `linear`, `convolution`, `pool`, `attention`, `recurrent`, `optim`, `decomposition`,
+///   `dropout`: each `(name, inputs, outputs, params)`, the fused steps of networks, optimizers and
+///   linear algebra. `outputs` is a tuple of arrays; `params` is a dict of numbers, tuples and names
 /// - `supports(method, name, inputs, output)`: whether a method takes these dtypes: True, False, or a
-///   reason in words
+///   reason in words. `output` is a name, for the methods with several outputs a tuple of names
 /// - `synchronize(index)`: waits for what the methods queued on a device. Memory is read, written and
 ///   copied after it
 ///
@@ -216,16 +224,17 @@ pub(crate) fn _backends() -> Vec<Description> {
         let indices = (0..=u8::MAX).take(memory.device_count());
         let devices: Vec<_> = indices.map(|i| keyfold_core::Device::new(kind, i)).collect();
         let streams = devices.first().map_or(0, |device| memory.stream_count(*device));
-        let groups = [
-            ("pointwise", backend.pointwise().is_some()),
-            ("reduce", backend.reduce().is_some()),
-            ("rows", backend.rows().is_some()),
-            ("scan", backend.scan().is_some()),
-            ("linalg", backend.linalg().is_some()),
-            ("index", backend.index().is_some()),
-            ("random", backend.random().is_some()),
-        ];
-        let groups = groups.into_iter().filter(|group| group.1).map(|group| group.0.to_owned());
+        let has = |group: &Group| match group {
+            Group::Pointwise => backend.pointwise().is_some(),
+            Group::Reduce => backend.reduce().is_some(),
+            Group::Rows => backend.rows().is_some(),
+            Group::Scan => backend.scan().is_some(),
+            Group::Linalg => backend.linalg().is_some(),
+            Group::Index => backend.index().is_some(),
+            Group::Random => backend.random().is_some(),
+            other => backend.groups().has(*other),
+        };
+        let groups = Group::ALL.into_iter().filter(has).map(|group| group.name().to_owned());
         let devices = devices.into_iter().map(PyDevice).collect();
         let number = extension_number(kind);
         (backend.name().to_owned(), kind.name(), devices, streams, groups.collect(), number)

@@ -13,8 +13,43 @@ use crate::marshal::describe::describe_object;
 use crate::marshal::errors::{self, error, from_pyerr};
 
 /// The methods that run operations, by group.
-pub(super) const GROUPS: [&str; 8] =
-    ["pointwise", "reduce", "rows", "scan", "matmul", "index", "positions", "random"];
+pub(super) const GROUPS: [&str; 17] = [
+    "pointwise",
+    "reduce",
+    "rows",
+    "scan",
+    "matmul",
+    "index",
+    "positions",
+    "random",
+    "norm",
+    "linear",
+    "convolution",
+    "pool",
+    "attention",
+    "recurrent",
+    "optim",
+    "decomposition",
+    "dropout",
+];
+
+/// The dtypes of an operation's outputs, as the method `supports` gets them.
+#[derive(Clone, Copy)]
+pub(super) enum Outputs<'a> {
+    /// Of a group whose operations have one output: its name.
+    One(DType),
+    /// Of a group with any number of outputs: a tuple of names.
+    All(&'a [DType]),
+}
+
+impl Outputs<'_> {
+    fn dtypes(&self) -> &[DType] {
+        match self {
+            Outputs::One(dtype) => std::slice::from_ref(dtype),
+            Outputs::All(all) => all,
+        }
+    }
+}
 
 /// A backend's object. Its numbers are read once: what it says later changes nothing.
 pub(crate) struct Object {
@@ -105,12 +140,13 @@ impl Object {
         method: &str,
         operation: &str,
         inputs: &[DType],
-        output: DType,
+        outputs: Outputs<'_>,
     ) -> ControlFlow<String> {
         if !self.has(method) {
             return ControlFlow::Break(format!("it has no method '{method}'"));
         }
-        if let Some(dtype) = inputs.iter().chain([&output]).find(|d| !numpy_array::has(**d)) {
+        if let Some(dtype) = inputs.iter().chain(outputs.dtypes()).find(|d| !numpy_array::has(**d))
+        {
             return ControlFlow::Break(format!(
                 "its methods take NumPy arrays, which have no {dtype}"
             ));
@@ -122,7 +158,13 @@ impl Object {
             let names = inputs.iter().map(|dtype| dtype.name());
             let ask = || -> PyResult<ControlFlow<String>> {
                 let names = PyTuple::new(py, names)?;
-                let arguments = (method, operation, names, output.name());
+                let output = match outputs {
+                    Outputs::One(dtype) => dtype.name().into_pyobject(py)?.into_any(),
+                    Outputs::All(all) => {
+                        PyTuple::new(py, all.iter().map(|dtype| dtype.name()))?.into_any()
+                    }
+                };
+                let arguments = (method, operation, names, output);
                 let answer = self.object.bind(py).call_method1("supports", arguments)?;
                 if let Ok(text) = answer.cast::<PyString>() {
                     return Ok(ControlFlow::Break(text.to_string_lossy().into_owned()));
@@ -174,7 +216,7 @@ impl Object {
             Err(self.error(
                 ErrorKind::Return,
                 method,
-                &format!("it writes into 'out' and returns None, and not {given}"),
+                &format!("it writes into its outputs and returns None, and not {given}"),
             ))
         })
     }

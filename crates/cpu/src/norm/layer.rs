@@ -1,0 +1,129 @@
+//! Layer norm and RMS norm: lanes of the last dimensions.
+
+use keyfold_backend::NormParams;
+use keyfold_core::Result;
+use keyfold_tensor::Tensor;
+
+use super::backward::Backward;
+use super::forward::Forward;
+use super::layout::Layout;
+use super::loops::Moments;
+use super::{Computed, Optional, affine, dense, dense_as, vector, write_vector};
+
+/// The lanes of the last `params.dims` dimensions.
+fn layout(params: &NormParams, x: &Tensor) -> Layout {
+    let outer = x.ndim() - params.dims as usize;
+    let (lanes, len) = x.shape().split_at(outer);
+    Layout::rows(lanes.iter().product(), len.iter().product(), 1)
+}
+
+/// Normalizes the lanes, and returns their moments.
+fn normalize<A: Computed>(
+    params: &NormParams,
+    inputs: &[&Tensor],
+    y: &Tensor,
+    centered: bool,
+) -> Result<Vec<Moments>> {
+    let x = dense(inputs[0])?;
+    let layout = layout(params, &x);
+    let mut optional = Optional(&inputs[1..]);
+    let weight = optional.next(params.has(NormParams::WEIGHT));
+    let affine = affine::<A>(weight, optional.next(params.has(NormParams::BIAS)))?;
+    if layout.elements() == 0 {
+        return Ok(Vec::new());
+    }
+    let affine = affine.as_ref().map(|(w, b)| (&w[..], &b[..]));
+    let (x, y) = (A::source(&x)?, A::target(y)?);
+    Forward { layout, x, y, affine, eps: params.eps, centered }.run()
+}
+
+/// `layer_norm`
+pub(super) fn forward<A: Computed>(
+    params: &NormParams,
+    inputs: &[&Tensor],
+    outputs: &[&Tensor],
+) -> Result<()> {
+    let moments = normalize::<A>(params, inputs, outputs[0], true)?;
+    write_vector::<A>(moments.iter().map(|own| own.mean), outputs[1])?;
+    let deviations = moments.iter().map(|own| own.reciprocal_deviation(params.eps));
+    write_vector::<A>(deviations, outputs[2])
+}
+
+/// `rms_norm`
+pub(super) fn rms_forward<A: Computed>(
+    params: &NormParams,
+    inputs: &[&Tensor],
+    outputs: &[&Tensor],
+) -> Result<()> {
+    let moments = normalize::<A>(params, inputs, outputs[0], false)?;
+    let deviations = moments.iter().map(|own| own.reciprocal_deviation(params.eps));
+    write_vector::<A>(deviations, outputs[1])
+}
+
+/// Computes the wanted gradients.
+fn gradients<A: Computed>(
+    params: &NormParams,
+    inputs: [&Tensor; 2],
+    statistics: &[(A, A)],
+    weight: Option<&Tensor>,
+    outputs: &[&Tensor],
+    centered: bool,
+) -> Result<()> {
+    let x = dense(inputs[1])?;
+    let grad = dense_as::<A>(inputs[0], &x)?;
+    let layout = layout(params, &x);
+    let wanted = params.has(NormParams::GRAD_WEIGHT) || params.has(NormParams::GRAD_BIAS);
+    let weight = match weight {
+        Some(weight) => Some(vector::<A>(weight)?),
+        None => wanted.then(|| vec![A::ONE; layout.len]),
+    };
+    let mut outputs = Optional(outputs);
+    let dx = outputs.next(params.has(NormParams::GRAD_INPUT));
+    let (dw, db) = match layout.elements() {
+        0 => (vec![0.0; layout.len], vec![0.0; layout.len]),
+        _ => {
+            let backward = Backward {
+                layout,
+                grad: A::source(&grad)?,
+                x: A::source(&x)?,
+                dx: dx.map(A::target).transpose()?,
+                weight: weight.as_deref(),
+                statistics,
+                centered,
+                constant: false,
+            };
+            backward.run(wanted)?
+        }
+    };
+    if let Some(out) = outputs.next(params.has(NormParams::GRAD_WEIGHT)) {
+        write_vector::<A>(dw.into_iter(), out)?;
+    }
+    if let Some(out) = outputs.next(params.has(NormParams::GRAD_BIAS)) {
+        write_vector::<A>(db.into_iter(), out)?;
+    }
+    Ok(())
+}
+
+/// `layer_norm_backward`
+pub(super) fn backward<A: Computed>(
+    params: &NormParams,
+    inputs: &[&Tensor],
+    outputs: &[&Tensor],
+) -> Result<()> {
+    let (means, deviations) = (vector::<A>(inputs[2])?, vector::<A>(inputs[3])?);
+    let statistics: Vec<(A, A)> = means.into_iter().zip(deviations).collect();
+    let weight = Optional(&inputs[4..]).next(params.has(NormParams::WEIGHT));
+    gradients(params, [inputs[0], inputs[1]], &statistics, weight, outputs, true)
+}
+
+/// `rms_norm_backward`
+pub(super) fn rms_backward<A: Computed>(
+    params: &NormParams,
+    inputs: &[&Tensor],
+    outputs: &[&Tensor],
+) -> Result<()> {
+    let deviations = vector::<A>(inputs[2])?;
+    let statistics: Vec<(A, A)> = deviations.into_iter().map(|own| (A::ZERO, own)).collect();
+    let weight = Optional(&inputs[3..]).next(params.has(NormParams::WEIGHT));
+    gradients(params, [inputs[0], inputs[1]], &statistics, weight, outputs, false)
+}

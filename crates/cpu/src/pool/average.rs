@@ -1,0 +1,196 @@
+//! The mean of each window: its rows are added up first, then the columns of the sums.
+
+use keyfold_core::Result;
+use keyfold_kit::isa::{self, Isa, Work};
+use keyfold_kit::math::Real;
+
+use super::axis::{FEW, LANES, Ranges, for_groups, parts};
+use super::planes::{Planes, Rows};
+use crate::reduce::blocks::{Input, Sink};
+
+/// Windows along rows that are equally far apart and of one size.
+#[derive(Clone, Copy)]
+pub(super) struct Regular {
+    pub(super) kernel: usize,
+    pub(super) stride: usize,
+    pub(super) padding: usize,
+}
+
+/// Average pooling with its results.
+pub(super) struct Average<T> {
+    pub(super) from: Planes<Input<T>>,
+    pub(super) to: Planes<Sink<T>>,
+    /// The elements of each window along the three dimensions.
+    pub(super) ranges: [Ranges<T>; 3],
+    pub(super) regular: Option<Regular>,
+    /// The divisor of all windows, where it isn't their number of elements.
+    pub(super) divisor: Option<T>,
+}
+
+/// A thread's memory.
+struct Memory<T> {
+    rows: Rows<T>,
+    of_window: Vec<*const T>,
+    /// The sums of the columns, with padding.
+    sums: Vec<T>,
+    results: Vec<T>,
+}
+
+impl<T: Real> Average<T> {
+    pub(super) fn run(&self) -> Result<()> {
+        let [depth, height, width] = &self.ranges;
+        let count = self.to.starts.len() * self.to.rows();
+        let rows = depth.longest() * height.longest();
+        let in_width = self.from.width();
+        let of_plane = self.to.rows();
+        parts(count, in_width * rows + self.to.width() * width.longest(), |part| {
+            let places = match self.from.row_in_place(0, [0, 0]) {
+                Some(_) => 0,
+                None => ((depth.longest() - 1) * self.from.sizes[1] + height.longest())
+                    .min(self.from.rows()),
+            };
+            let sums = self.regular.map_or(in_width, |regular| {
+                let Regular { kernel, stride, padding } = regular;
+                (padding + in_width).max(self.to.width() * stride + kernel)
+            });
+            let mut memory = Memory {
+                rows: Rows::new(places, in_width, 0, T::ZERO),
+                of_window: Vec::with_capacity(rows),
+                sums: vec![T::ZERO; sums],
+                results: vec![T::ZERO; self.to.width()],
+            };
+            for at in part {
+                let row = at % of_plane;
+                let row = [row / self.to.sizes[1], row % self.to.sizes[1]];
+                self.row(at / of_plane, row, &mut memory);
+            }
+            Ok(())
+        })
+    }
+
+    /// Computes a row of results.
+    fn row(&self, plane: usize, [d, h]: [usize; 2], memory: &mut Memory<T>) {
+        let [depth, height, width] = &self.ranges;
+        memory.of_window.clear();
+        for i in depth.of(d) {
+            for j in height.of(h) {
+                memory.of_window.push(match self.from.row_in_place(plane, [i, j]) {
+                    Some(row) => row,
+                    // SAFETY: the row is inside.
+                    None => unsafe { memory.rows.get(&self.from, plane, [i, j]) },
+                });
+            }
+        }
+        let share = self.divisor.unwrap_or(depth.counts[d] * height.counts[h]);
+        let Memory { of_window, sums, results, .. } = memory;
+        // SAFETY: the row is inside, and no other thread has it.
+        unsafe {
+            self.to.write_row(plane, [d, h], results, |results| {
+                isa::dispatch(Means {
+                    rows: of_window,
+                    width: self.from.width(),
+                    ranges: width,
+                    regular: self.regular,
+                    share,
+                    counts: self.divisor.is_none(),
+                    sums,
+                    results,
+                });
+            });
+        }
+    }
+}
+
+/// The windows of a row of results.
+struct Means<'a, T> {
+    rows: &'a [*const T],
+    width: usize,
+    ranges: &'a Ranges<T>,
+    regular: Option<Regular>,
+    /// The divisor, or its part that the window's rows give.
+    share: T,
+    /// Whether the number of a window's columns is the other part.
+    counts: bool,
+    sums: &'a mut [T],
+    results: &'a mut [T],
+}
+
+impl<T: Real> Work for Means<'_, T> {
+    type Output = ();
+    const AVX512: bool = false;
+
+    #[inline(always)]
+    fn run<I: Isa>(mut self) {
+        let before = self.regular.map_or(0, |regular| regular.padding);
+        let own = &mut self.sums[before..before + self.width];
+        let (chunks, rest) = own.as_chunks_mut::<LANES>();
+        for (c, sums) in chunks.iter_mut().enumerate() {
+            *sums = [T::ZERO; LANES];
+            for row in self.rows {
+                // SAFETY: a row has as many elements as there are sums.
+                let x = unsafe { row.add(c * LANES).cast::<[T; LANES]>().read_unaligned() };
+                for (sum, x) in sums.iter_mut().zip(x) {
+                    *sum = *sum + x;
+                }
+            }
+        }
+        let done = chunks.len() * LANES;
+        for (i, sum) in rest.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let number = |row: &*const T| unsafe { row.add(done + i).read() };
+            *sum = self.rows.iter().map(number).fold(T::ZERO, |sum, number| sum + number);
+        }
+        match self.regular {
+            None => self.of_ranges(),
+            Some(Regular { kernel, stride: 1, .. }) => self.of_windows::<1>(kernel, 1),
+            Some(Regular { kernel, stride: 2, .. }) => self.of_windows::<2>(kernel, 2),
+            Some(Regular { kernel, stride, .. }) => self.of_windows::<0>(kernel, stride),
+        }
+        for (result, count) in self.results.iter_mut().zip(&self.ranges.counts) {
+            let columns = if self.counts { *count } else { T::ONE };
+            *result = *result / (self.share * columns);
+        }
+    }
+}
+
+impl<T: Real> Means<'_, T> {
+    #[inline(always)]
+    fn of_ranges(&mut self) {
+        for (o, result) in self.results.iter_mut().enumerate() {
+            // As many sums side by side as a register has lanes.
+            let (chunks, rest) = self.sums[self.ranges.of(o)].as_chunks::<8>();
+            let mut sums = [T::ZERO; 8];
+            for chunk in chunks {
+                for (sum, x) in sums.iter_mut().zip(chunk) {
+                    *sum = *sum + *x;
+                }
+            }
+            let all = sums.into_iter().chain(rest.iter().copied());
+            *result = all.fold(T::ZERO, |sum, x| sum + x);
+        }
+    }
+
+    /// The sums of windows a stride of `S` elements apart; 0 stands for any stride.
+    #[inline(always)]
+    fn of_windows<const S: usize>(&mut self, kernel: usize, stride: usize) {
+        let stride = if S == 0 { stride } else { S };
+        for_groups(self.results.len(), |start, lanes| match lanes {
+            LANES => self.lanes::<LANES>(start, kernel, stride),
+            FEW => self.lanes::<FEW>(start, kernel, stride),
+            _ => self.lanes::<1>(start, kernel, stride),
+        });
+    }
+
+    #[inline(always)]
+    fn lanes<const N: usize>(&mut self, start: usize, kernel: usize, stride: usize) {
+        let mut results = [T::ZERO; N];
+        let from = &self.sums[start * stride..];
+        for k in 0..kernel {
+            let from = &from[k..][..(N - 1) * stride + 1];
+            for (i, result) in results.iter_mut().enumerate() {
+                *result = *result + from[i * stride];
+            }
+        }
+        self.results[start..start + N].copy_from_slice(&results);
+    }
+}

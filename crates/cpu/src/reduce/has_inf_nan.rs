@@ -1,0 +1,110 @@
+//! Whether any element is infinite or NaN: whether the bits of any exponent are all ones. The reduction is that
+//! of `any`, whose first true number ends it.
+
+use std::marker::PhantomData;
+
+use keyfold_backend::ReduceParams;
+use keyfold_core::{Complex, Element, Result, bf16, f16};
+use keyfold_kit::axes::{Body, Bool, COMPLEX, FLOATS, HasDtype, Output, plain};
+use keyfold_tensor::Tensor;
+
+use super::blocks::{Input, Sink};
+use super::convert::{BoolByte, Convert, ReductionTypes, To};
+use super::kernels::ReductionKernels;
+use super::monoid::{AllOrAny, Monoid, Ordered};
+use super::{Kernel, Kernels, base, out_base, run};
+use crate::kernel::{BOOL_AND_INTEGERS, HostKernel};
+
+/// The kernels for each dtype. Integers are finite, so the result for them is a constant.
+pub(super) fn kernels(name: &str) -> Kernels {
+    let table = Kernels::builder(name)
+        .cover((FLOATS, Output(Bool)), AnyNotFinite)
+        .cover((COMPLEX, Output(Bool)), AnyNotFinite)
+        .cover((BOOL_AND_INTEGERS, Output(Bool)), plain("no", HostKernel::new(none)));
+    table.build().expect("each dtype is covered once")
+}
+
+/// The kernels of floats and of complex numbers.
+#[derive(Clone, Copy)]
+struct AnyNotFinite;
+
+type Stored<C> = <<C as HasDtype>::Element as ReductionTypes>::Stored;
+
+impl<C> Body<C, Kernel> for AnyNotFinite
+where
+    C: HasDtype<
+        Element: ReductionTypes<Stored: NotFinite<Flag: Ordered + To<BoolByte>> + To<Stored<C>>>,
+    >,
+{
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(launch::<C::Element, Stored<C>>)
+    }
+}
+
+fn launch<E, S>(params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()>
+where
+    E: Element,
+    S: NotFinite<Flag: Ordered + To<BoolByte>> + To<S> + Copy + 'static,
+{
+    let x = (inputs[0], Input::plain::<S>(base::<E>(inputs[0])?));
+    let ops =
+        ReductionKernels::of::<Flags<S>, AllOrAny<S::Flag, false>, AllOrAny<S::Flag, false>>();
+    let empty = AllOrAny::<S::Flag, false>::IDENTITY;
+    run(params, x, (out, Sink::of::<BoolByte>(out_base(out)?)), ops, empty, None)
+}
+
+fn none(_: &ReduceParams, _: &[&Tensor], out: &Tensor) -> Result<()> {
+    // SAFETY: the result is one bool, as all dimensions are reduced, and no other code accesses it
+    // (`Launch::launch`).
+    unsafe { out_base(out)?.write(0) };
+    Ok(())
+}
+
+/// Floats and complex numbers.
+trait NotFinite {
+    /// An integer of the size of a real part.
+    type Flag: Copy + 'static;
+    /// 1 for an infinity or NaN, else 0.
+    fn flag(self) -> Self::Flag;
+}
+
+macro_rules! not_finite {
+    // One comparison per type, of the bits without the sign; no trait offers the bits of all floats.
+    ($($type:ty, $flag:ty, $x:ident => $bits:expr, $exponent:expr;)*) => {$(
+        impl NotFinite for $type {
+            type Flag = $flag;
+            #[inline(always)]
+            fn flag(self) -> $flag {
+                let $x = self;
+                <$flag>::from($bits & $exponent == $exponent)
+            }
+        }
+    )*};
+}
+
+not_finite! {
+    f16, u16, x => x.to_bits(), 0x7c00;
+    bf16, u16, x => x.to_bits(), 0x7f80;
+    f32, u32, x => x.to_bits(), 0x7f80_0000;
+    f64, u64, x => x.to_bits(), 0x7ff0_0000_0000_0000;
+}
+
+impl<F: NotFinite<Flag: std::ops::BitOr<Output = F::Flag>>> NotFinite for Complex<F> {
+    type Flag = F::Flag;
+    #[inline(always)]
+    fn flag(self) -> F::Flag {
+        self.re.flag() | self.im.flag()
+    }
+}
+
+/// The flags of elements.
+struct Flags<S>(PhantomData<S>);
+
+impl<S: NotFinite + Copy + 'static> Convert for Flags<S> {
+    type From = S;
+    type To = S::Flag;
+    #[inline(always)]
+    fn one(from: S) -> S::Flag {
+        from.flag()
+    }
+}
