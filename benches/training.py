@@ -1,7 +1,8 @@
-"""The demo's network, a step of training at a time, by keyfold, NumPy, JAX and PyTorch.
+"""A linear classifier, a step of training at a time, by keyfold, NumPy, JAX and PyTorch.
 
-A batch of 64 images of 64 cells, a linear layer to 10 classes, softmax cross entropy, its gradients
-with respect to weights and bias, and a step against them: the same mathematics in each.
+A batch of 64 images of the demo's digits, 64 cells each, a linear layer to 10 classes, softmax
+cross entropy, its gradients with respect to weights and bias, and a step against them: the same
+mathematics in each. The demo's own network is in `bench_demo.py`.
 """
 
 from __future__ import annotations
