@@ -1,4 +1,4 @@
-"""docs/backend-operations.md: each operation has its operators, their dtypes, and a test."""
+"""docs/backend-operations.md: each operation has its operators, their dtypes, and tests."""
 
 import re
 
@@ -12,14 +12,13 @@ OPERATORS = ROOT / "docs" / "operators.md"
 
 
 def listed():
-    """The rows of the page: operation, operators, dtypes, test."""
+    """The rows of the page: operators, dtypes, and tests, each a file and a function."""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and cells[0] not in ("operation", "---"):
-            operation, operators, dtypes, test = cells
-            yield pytest.param(
-                re.findall(r"`(\w+::[\w.]+)`", operators), dtypes, test.strip("`"), id=operation
-            )
+            operation, operators, dtypes, tests = cells
+            names = re.findall(r"`(\w+::[\w.]+)`", operators)
+            yield pytest.param(names, dtypes, re.findall("`(.+?)::(.+?)`", tests), id=operation)
 
 
 def dtypes_of():
@@ -31,13 +30,15 @@ def dtypes_of():
     return found
 
 
-@pytest.mark.parametrize(("operators", "dtypes", "test"), list(listed()))
-def test_an_operation_has_operators_dtypes_and_a_test(operators, dtypes, test):
+@pytest.mark.parametrize(("operators", "dtypes", "tests"), list(listed()))
+def test_an_operation_has_operators_dtypes_and_tests(operators, dtypes, tests):
     known = dtypes_of()
     for operator in operators:
         assert kf.get_op(operator).name == operator
         assert known[operator] in dtypes.split("; ")
-    assert (ROOT / test).is_file()
+    assert tests
+    for file, name in tests:
+        assert re.search(rf"^(def|fn) {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE)
 
 
 def test_no_operation_was_dropped():
