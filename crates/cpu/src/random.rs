@@ -6,7 +6,7 @@ use keyfold_backend::{Launch, Offer, Operation, Random, RandomParams};
 use keyfold_core::{DType, Element, Result, bf16, f16};
 use keyfold_kit::axes::{BF16, Dtype, F16, F32, F64, plain};
 use keyfold_kit::pool::{Schedule, parallel_for};
-use keyfold_kit::random::{fill_words, normal_f32, normal_f64, uniform_f32, uniform_f64};
+use keyfold_kit::random::{block, fill_words, normal_f32, normal_f64, uniform_f32, uniform_f64};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
@@ -15,6 +15,9 @@ use crate::kernel::{Group, HostKernel, Table};
 /// Philox blocks whose words are made together, and such groups per task of one thread.
 const GROUP: usize = 256;
 const TASK: usize = 4;
+
+/// The blocks of outputs so small that words made in vectors would cost more: most would be thrown away.
+const FEW: usize = 4;
 
 /// An output's elements, of which each thread writes others.
 struct Items<T>(*mut T, usize);
@@ -44,6 +47,15 @@ fn fill<T: Element, const N: usize>(
     numbers: impl Fn([u32; 4]) -> [T; N] + Sync,
 ) -> Result<()> {
     let items = &Items(out.data_mut_ptr::<T>()?, out.numel());
+    if items.1 <= FEW * N {
+        // SAFETY: no other code accesses the output (`Launch::launch`), and it is one group.
+        let items = unsafe { items.group(0, N) };
+        for (at, chunk) in (0_u64..).zip(items.chunks_mut(N)) {
+            let made = numbers(block(params.seed, params.offset.wrapping_add(at)));
+            chunk.copy_from_slice(&made[..chunk.len()]);
+        }
+        return Ok(());
+    }
     let groups = items.1.div_ceil(GROUP * N);
     parallel_for(Schedule::Adaptive, 0..groups, TASK, |groups| {
         let mut words = [0; 4 * GROUP];

@@ -113,6 +113,7 @@ pub(crate) trait Run: Sized {
     ///
     /// # Errors
     /// Those of [`Run::run`].
+    #[inline(always)]
     fn check_elements(&self, _op: &Op) -> Result<()> {
         Ok(())
     }

@@ -53,20 +53,15 @@ impl IndexedDim {
 /// Returns the index of whole rows: one position for all elements of the dimensions but the indexed one, which
 /// are those of `x`.
 fn of_rows(x: &Tensor, axis: usize, index: &Tensor) -> Option<Tensor> {
-    let others = (0..index.ndim()).filter(|d| *d != axis);
-    let mut expanded = false;
-    for d in others {
+    let others = || (0..index.ndim()).filter(|d| *d != axis);
+    let fits = |d: usize| {
         let size = index.shape()[d];
-        expanded |= size > 1;
-        if size != x.shape()[d] || size == 0 || size > 1 && index.strides()[d] != 0 {
-            return None;
-        }
+        size == x.shape()[d] && (size == 1 || size > 1 && index.strides()[d] == 0)
+    };
+    if !others().all(fits) || others().all(|d| index.shape()[d] == 1) {
+        return None;
     }
-    let mut row = index.detach();
-    for d in (0..index.ndim()).rev().filter(|d| *d != axis) {
-        row = row.select(d as i64, 0).ok()?;
-    }
-    expanded.then_some(row)
+    others().rev().try_fold(index.detach(), |row, d| row.select(d as i64, 0).ok())
 }
 
 pub(super) fn gather<B: Bits>(
