@@ -15,39 +15,52 @@ __all__ = ["attribute_error", "teach_tensor"]
 
 # The spelling here of a name that the module lacks.
 _MODULE = {
+    "Adam": "keyfold.optim.Adam",
+    "AdamW": "keyfold.optim.Adam with decoupled=True",
     "DispatchKeys": "keyfold.DispatchKey",
     "Function": "keyfold.register_autograd",
     "KeySet": "keyfold.DispatchKeySet",
+    "SGD": "keyfold.optim.SGD",
     "absolute": "keyfold.abs",
     "amax": "keyfold.max",
     "amin": "keyfold.min",
     "array": "keyfold.asarray",
     "as_tensor": "keyfold.asarray",
+    "attention": "keyfold.scaled_dot_product_attention",
     "autograd": "keyfold.grad or keyfold.register_autograd",
     "bitwise_not": "keyfold.bitwise_invert",
     "bmm": "keyfold.matmul",
     "cat": "keyfold.concat",
     "cdouble": "keyfold.complex128",
     "cfloat": "keyfold.complex64",
+    "cholesky": "keyfold.linalg.cholesky",
     "clamp": "keyfold.clip",
     "compile": "keyfold.trace or keyfold.elementwise",
     "concatenate": "keyfold.concat",
+    "cross": "keyfold.linalg.cross",
     "cuda": 'keyfold.Device("cuda")',
     "cumprod": "keyfold.cumulative_prod",
     "cumsum": "keyfold.cumulative_sum",
+    "det": "keyfold.linalg.det",
     "device": "keyfold.Device",
+    "diagonal": "keyfold.linalg.diagonal",
     "div": "keyfold.divide",
     "dot": "keyfold.matmul",
     "double": "keyfold.float64",
     "dtype": "keyfold.DType",
+    "eigh": "keyfold.linalg.eigh",
+    "einsum": "keyfold.tensordot, keyfold.vecdot or keyfold.matmul",
     "eq": "keyfold.equal",
     "float": "keyfold.float32 or keyfold.float64",
     "from_array": "keyfold.asarray",
     "ge": "keyfold.greater_equal",
     "gt": "keyfold.greater",
     "half": "keyfold.float16",
+    "index_select": "keyfold.take",
     "inference_mode": "keyfold.no_grad",
     "int": "keyfold.int32 or keyfold.int64",
+    "inv": "keyfold.linalg.inv",
+    "inverse": "keyfold.linalg.inv",
     "invert": "keyfold.bitwise_invert",
     "jit": "keyfold.trace",
     "kernel": "keyfold.impl",
@@ -61,16 +74,24 @@ _MODULE = {
     "ndarray": "keyfold.Tensor",
     "ne": "keyfold.not_equal",
     "neg": "keyfold.negative",
+    "norm": "keyfold.linalg.vector_norm or keyfold.linalg.matrix_norm",
     "op": "keyfold.define or keyfold.custom_op",
     "permute": "keyfold.permute_dims",
+    "pinv": "keyfold.linalg.pinv",
     "power": "keyfold.pow",
     "profiler": "keyfold.profile",
+    "qr": "keyfold.linalg.qr",
     "register": "keyfold.define or keyfold.impl",
     "register_kernel": "keyfold.impl",
+    "relu6": "keyfold.hardtanh(x, 0, 6)",
     "seed": "keyfold.manual_seed",
     "short": "keyfold.int16",
+    "slogdet": "keyfold.linalg.slogdet",
+    "solve": "keyfold.linalg.solve",
     "sub": "keyfold.subtract",
+    "svd": "keyfold.linalg.svd",
     "swapaxes": "keyfold.permute_dims",
+    "swish": "keyfold.silu",
     "t": "keyfold.matrix_transpose",
     "tensor": "keyfold.asarray",
     "transpose": "keyfold.permute_dims or keyfold.matrix_transpose",
@@ -78,15 +99,20 @@ _MODULE = {
     "unsqueeze": "keyfold.expand_dims",
 }
 
-_NO_NETWORKS = "keyfold has operators and no neural networks: keyfold.torch.export makes an "
-_NO_NETWORKS += "operator usable in PyTorch's"
+_NETWORKS = "the functions of networks are in keyfold itself, such as keyfold.conv2d and "
+_NETWORKS += "keyfold.layer_norm; it has no modules, and parameters are tensors that require grad"
 
 # Names without a counterpart here, with the reason.
 _ABSENT = {
+    "Module": _NETWORKS,
+    "Parameter": "a parameter is a tensor that requires grad: keyfold.asarray(x).requires_grad_()",
+    "cross_entropy": "take the mean of -keyfold.log_softmax(logits) at the labels, which "
+    "keyfold.ops.aten.gather picks",
     "enable_grad": "gradients are recorded wherever keyfold.no_grad() isn't open",
     "load": "a tensor is loaded with Python's pickle or numpy.load",
-    "nn": _NO_NETWORKS,
-    "optim": _NO_NETWORKS,
+    "functional": _NETWORKS,
+    "mse_loss": "write keyfold.mean(keyfold.square(x - y))",
+    "nn": _NETWORKS,
     "save": "a tensor is saved with Python's pickle or numpy.save",
 }
 
@@ -114,7 +140,7 @@ _TENSOR = {
     "int": 'x.to("int32")',
     "log_softmax": "keyfold.log_softmax(x)",
     "long": 'x.to("int64")',
-    "masked_fill": "keyfold.where(mask, value, x)",
+    "masked_fill": "keyfold.masked_fill(x, mask, value)",
     "matmul": "x @ y",
     "mm": "x @ y",
     "mul": "x * y",
@@ -135,21 +161,22 @@ _TENSOR = {
 }
 
 
-def attribute_error(name: str, known: list[str]) -> AttributeError:
-    """Return the error for a name that the module `keyfold` doesn't have.
+def attribute_error(name: str, known: list[str], module: str = "keyfold") -> AttributeError:
+    """Return the error for a name that a module of keyfold doesn't have.
 
     Args:
         name: the name.
         known: the module's names.
+        module: the module's own name.
     """
-    import difflib
-
-    text = f"module 'keyfold' has no attribute {name!r}"
+    text = f"module {module!r} has no attribute {name!r}"
     if name in _ABSENT:
         return AttributeError(f"{text}; {_ABSENT[name]}", obj=None)
     meant = _MODULE.get(name)
     if meant is None and not name.startswith("_"):
-        folded = {candidate.lower(): f"keyfold.{candidate}" for candidate in known}
+        import difflib
+
+        folded = {candidate.lower(): f"{module}.{candidate}" for candidate in known}
         near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)
         if name in dir(_default.ops.aten):
             meant = f"the operator keyfold.ops.aten.{name}"

@@ -38,6 +38,15 @@ _NAMES = {
     "tensors": ("arrays",),
     "index": ("indices",),
     "end": ("stop",),
+    "A": ("x", "x1"),
+    "B": ("x2",),
+}
+
+# Keywords of PyTorch that have no parameter here, and how to get the same.
+_ADVICE = {
+    "input": "give the array by position",
+    "inplace": "a function that takes out writes into x by out=x",
+    "return_indices": "keyfold.ops.aten.max_pool2d_with_indices and its like return them",
 }
 
 # The schema's types in words.
@@ -49,11 +58,13 @@ _TYPES = {
     "int": "a whole number",
     "int[]": "whole numbers in a tuple or list",
     "int[1]": "a whole number, or several in a tuple or list",
+    "int[2]": "a whole number, or 2 in a tuple or list",
+    "int[3]": "a whole number, or 3 in a tuple or list",
     "Tensor": "an array",
     "Tensor[]": "a list of arrays",
 }
 
-_TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[1?\])?)(\??)(?=, not )")
+_TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[\d?\])?)(\??)(?=, not )")
 # Values that `asarray` makes arrays of.
 _PLAIN = re.compile(r"(not (?:list|tuple|int|float|complex|bool) .*) \(tensors are .*\)$")
 
@@ -83,8 +94,8 @@ def of_function(
     """
     caller = _function_of(sys._getframe().f_back)
     if caller is not None:
-        function = f"keyfold.{caller.co_name}"
-        parameters = caller.co_varnames[: caller.co_argcount + caller.co_kwonlyargcount]
+        function, code = caller
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         pairs = ((own, name) for own, ours in _NAMES.items() for name in ours)
         names = {own: name for own, name in pairs if name in parameters}
     elif not function or names is None:
@@ -123,12 +134,17 @@ def _in_words(match: re.Match[str]) -> str:
     return f"{words} or None" if match[2] else words
 
 
-def _function_of(frame: FrameType | None) -> CodeType | None:
+def _function_of(frame: FrameType | None) -> tuple[str, CodeType] | None:
     """The outermost of the package's functions in Python that a call of an operator comes from."""
     found = None
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("keyfold._ops."):
-        if not frame.f_code.co_name.startswith(("_", "<")):
-            found = frame.f_code
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("keyfold._ops.", "keyfold.linalg")):
+            break
+        name = frame.f_code.co_name
+        if not name.startswith(("_", "<")):
+            public = module if module == "keyfold.linalg" else "keyfold"
+            found = f"{public}.{name}", frame.f_code
         frame = frame.f_back
     return found
 
@@ -158,4 +174,6 @@ def unexpected_in(function: str, known: list[str], keyword: str) -> BindingError
     same = [name for name in _FOREIGN_KEYWORDS.get(keyword, ()) if name in known]
     near = same or difflib.get_close_matches(keyword, known, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else ""
+    if keyword in _ADVICE:
+        hint = f"; {_ADVICE[keyword]}"
     return BindingError(f"{function}() got an unexpected keyword argument {keyword!r}{hint}")

@@ -7,14 +7,16 @@ systems take float32 and float64. Of symmetric matrices the lower triangle is re
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keyfold import _foreign_names
 from keyfold._default import dispatcher as _default
 from keyfold._errors import InvalidValue, ShapeError
-from keyfold._ops._creation import asarray
+from keyfold._messages import refused
+from keyfold._ops._creation import asarray, is_index
 from keyfold._ops._functions import matrix_transpose
 from keyfold._ops._operators import matmul
-from keyfold._ops._products import outer, tensordot, vecdot
+from keyfold._ops._products import outer, shape_of, tensordot, vecdot
 
 __all__ = [
     "EighResult",
@@ -83,7 +85,7 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
     """Return the lower triangular `L` with `L @ L.T == x`, of positive definite matrices.
 
     Args:
-        x: symmetric matrices, of which one triangle is read.
+        x: symmetric matrices `[..., n, n]`, of which one triangle is read.
         upper: True for the upper triangular factor, of the upper triangle.
 
     Raises:
@@ -96,8 +98,11 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
 def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     """Return the singular value decomposition: `x == (U * S[..., None, :]) @ Vh`.
 
+    That is so with `full_matrices=False`, where `U` is `[..., m, k]` and `Vh` `[..., k, n]`; by
+    default they are square. `S` is `[..., k]`, with `k = min(m, n)`.
+
     Args:
-        x: matrices `[m, n]`.
+        x: matrices `[..., m, n]`.
         full_matrices: False for as many singular vectors as singular values only.
 
     Raises:
@@ -107,7 +112,7 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
 
 
 def svdvals(x: Any, /) -> Any:
-    """Return the singular values of matrices, descending.
+    """Return the singular values `[..., min(m, n)]` of matrices `[..., m, n]`, descending.
 
     Raises:
         InvalidValue: elements are NaN or infinite.
@@ -119,15 +124,18 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
     """Return orthonormal `Q` and upper triangular `R` with `Q @ R == x`.
 
     Args:
-        x: matrices `[m, n]`.
+        x: matrices `[..., m, n]`.
         mode: `reduced` for `Q` of `min(m, n)` columns, `complete` for `m` columns, and `r` for `R`
             only, with an empty `Q`.
+
+    Raises:
+        InvalidValue: another mode.
     """
     return QRResult(*_aten.linalg_qr(x, mode))
 
 
 def eigh(x: Any, /) -> EighResult:
-    """Return the eigenvalues and eigenvectors of symmetric matrices.
+    """Return the eigenvalues `[..., n]` and eigenvectors of symmetric matrices `[..., n, n]`.
 
     Raises:
         InvalidValue: elements are NaN or infinite.
@@ -148,14 +156,15 @@ def solve(x1: Any, x2: Any, /) -> Any:
     """Return the solution of `x1 @ x == x2`.
 
     Args:
-        x1: square matrices.
-        x2: a vector, or matrices whose columns are the right sides; stacks broadcast.
+        x1: square matrices `[..., n, n]`.
+        x2: a vector `[n]`, or matrices `[..., n, k]` whose columns are the right sides; stacks
+            broadcast.
 
     Raises:
         InvalidValue: a matrix is singular; the message names its place in the stack.
         ShapeError: the shapes don't fit.
     """
-    rank, sizes = len(x1.shape), tuple(x2.shape)
+    rank, sizes = len(shape_of(x1, "linalg.solve", "x1")), shape_of(x2, "linalg.solve", "x2")
     # One dimension is a vector here, and more are matrices; the operator would take a stack of them
     # for a vector for each matrix.
     if len(sizes) > 1 and len(sizes) + 1 == rank:
@@ -205,8 +214,9 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     Args:
         x: matrices.
         offset: how far above the main diagonal; negative for below.
-        dtype: the dtype to add up in and of the result.
+        dtype: the dtype to add up in and of the result; None to go by the array's.
     """
+    _matrices("trace", x)
     return _aten.sum(diagonal(x, offset=offset), (-1,), dtype=dtype)
 
 
@@ -315,6 +325,8 @@ def matrix_power(x: Any, n: int, /) -> Any:
     Raises:
         InvalidValue: a matrix is singular, and `n` is negative.
     """
+    if not is_index(n):
+        raise refused("linalg.matrix_power", "n", "a whole number", n)
     *_, rows, columns = _matrices("matrix_power", x)
     if rows != columns:
         raise ShapeError(f"matrix_power() needs square matrices, not shape {tuple(x.shape)}")
@@ -345,9 +357,10 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     Raises:
         ShapeError: the dimension hasn't size 3.
     """
-    for x in (x1, x2):
-        if not -len(x.shape) <= axis < len(x.shape) or x.shape[axis] != 3:
-            given = f"axis {axis} of shape {tuple(x.shape)}"
+    for name, x in (("x1", x1), ("x2", x2)):
+        shape = shape_of(x, "linalg.cross", name)
+        if not -len(shape) <= axis < len(shape) or shape[axis] != 3:
+            given = f"axis {axis} of shape {shape}"
             raise ShapeError(f"cross() takes vectors of three elements along an axis, not {given}")
     a, b = ([_aten.select(x, axis, place) for place in range(3)] for x in (x1, x2))
     parts = [
@@ -358,6 +371,13 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 def _matrices(function: str, x: Any) -> tuple[int, ...]:
     """The shape of matrices."""
-    if len(x.shape) < 2:
-        raise ShapeError(f"{function}() needs 2 dimensions or more, not {len(x.shape)}")
-    return tuple(x.shape)
+    shape = shape_of(x, f"linalg.{function}", "x")
+    if len(shape) < 2:
+        raise ShapeError(f"{function}() needs 2 dimensions or more, not {len(shape)}")
+    return shape
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise _foreign_names.attribute_error(name, __all__, __name__)

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keyfold import _core
+from keyfold import _core, _foreign_names
 from keyfold._autograd import no_grad
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, InvalidValue
@@ -104,7 +104,8 @@ class _Optimizer:
             InvalidValue: it doesn't fit the parameters.
         """
         name = f"{type(self).__name__}.load_state_dict()"
-        options, states = state.get("options"), state.get("state")
+        found = state if isinstance(state, dict) else {}
+        options, states = found.get("options"), found.get("state")
         if not isinstance(options, dict) or set(options) != set(self._options):
             raise BindingError(
                 f"{name}: argument 'state' must be what {type(self).__name__}.state_dict() "
@@ -209,7 +210,12 @@ class Adam(_Optimizer):
     ) -> None:
         if self.amsgrad and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = _zeros_like(param)
-        beta1, beta2 = self.betas
+        try:
+            beta1, beta2 = self.betas
+        except (TypeError, ValueError):
+            raise BindingError(
+                f"Adam(): argument 'betas' must be two numbers in a tuple, not {self.betas!r}"
+            ) from None
         _default.ops.keyfold.adam_step_(
             param,
             grad,
@@ -288,3 +294,9 @@ class SGD(_Optimizer):
             nesterov=self.nesterov,
             maximize=self.maximize,
         )
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise _foreign_names.attribute_error(name, __all__, __name__)

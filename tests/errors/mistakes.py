@@ -86,6 +86,8 @@ def again(keyset, x, k):
 A = np.ones(3)
 T = kf.ones((2, 3))
 OPS = kf.ops.aten
+X, W = kf.ones((2, 3, 8, 8)), kf.ones((4, 3, 3, 3))
+Q, TABLE, CACHE = kf.ones((2, 4, 5, 8)), kf.ones((10, 4)), kf.ones((2, 6, 3))
 
 MISTAKES = {
     # names of keys, devices and dtypes
@@ -223,6 +225,60 @@ MISTAKES = {
     "kf.asarray: text": lambda: kf.asarray("a"),
     "kf.asarray: ragged": lambda: kf.asarray([[1], [1, 2]]),
     "kf.from_numpy: list": lambda: kf.from_numpy([1.0]),
+    # networks
+    "conv2d: list": lambda: kf.conv2d([[1.0]], W),
+    "conv2d: dimensions": lambda: kf.conv2d(kf.ones((8, 8)), W),
+    "conv2d: channels": lambda: kf.conv2d(X, kf.ones((4, 5, 3, 3))),
+    "conv2d: groups": lambda: kf.conv2d(X, W, groups=2),
+    "conv2d: kernel": lambda: kf.conv2d(X, kf.ones((4, 3, 9, 9))),
+    "conv2d: integers": lambda: kf.conv2d(X.to("int32"), W.to("int32")),
+    "conv2d: bias": lambda: kf.conv2d(X, W, kf.ones(3)),
+    "conv2d: stride": lambda: kf.conv2d(X, W, stride=(1, 2, 3)),
+    "conv2d: padding": lambda: kf.conv2d(X, W, padding=(1, 2, 3)),
+    "conv2d: padding by word": lambda: kf.conv2d(X, W, padding="full"),
+    "conv2d: same with a stride": lambda: kf.conv2d(X, W, stride=2, padding="same"),
+    "conv2d: dilation": lambda: kf.conv2d(X, W, dilation=0),
+    "max_pool2d: window": lambda: kf.max_pool2d(X, 9),
+    "max_pool2d: padding": lambda: kf.max_pool2d(X, 2, padding=2),
+    "max_pool2d: sizes": lambda: kf.max_pool2d(X, (2, 2, 2)),
+    "max_pool2d: indices": lambda: kf.max_pool2d(X, 2, return_indices=True),
+    "layer_norm: shape": lambda: kf.layer_norm(X, (7,)),
+    "layer_norm: number": lambda: kf.layer_norm(X, 8),
+    "group_norm: groups": lambda: kf.group_norm(X, 2),
+    "batch_norm: statistics": lambda: kf.batch_norm(X),
+    "linear: transposed": lambda: kf.linear(kf.ones((2, 3)), kf.ones((3, 4))),
+    "relu: input": lambda: kf.relu(input=X),
+    "relu: inplace": lambda: kf.relu(X, inplace=True),
+    "dropout: p": lambda: kf.dropout(X, 1.5),
+    "attention: heads": lambda: kf.scaled_dot_product_attention(Q, Q[:, :2], Q[:, :2]),
+    "attention: mask": lambda: kf.scaled_dot_product_attention(Q, Q, Q, kf.ones((5, 6)) > 0),
+    "attention: mask of integers": lambda: kf.scaled_dot_product_attention(
+        Q, Q, Q, kf.ones((5, 5), dtype="int64")
+    ),
+    "embedding: swapped": lambda: kf.embedding(TABLE, kf.asarray([1, 2])),
+    "embedding: range": lambda: kf.embedding(kf.asarray([1, 10]), TABLE),
+    "embedding: padding": lambda: kf.embedding(kf.asarray([1]), TABLE, -11),
+    "slice_write: end": lambda: kf.slice_write(CACHE, kf.ones((2, 2, 3)), 5),
+    "slice_write: shape": lambda: kf.slice_write(CACHE, kf.ones((2, 4)), 1),
+    "slice_read: length": lambda: kf.slice_read(CACHE, 7),
+    "gru_cell: weight": lambda: kf.gru_cell(
+        kf.ones((2, 3)), kf.ones((2, 4)), kf.ones((11, 3)), kf.ones((12, 4))
+    ),
+    "masked_fill: mask": lambda: kf.masked_fill(T, T, 0.0),
+    # linear algebra and optimizers
+    "linalg.svd: list": lambda: kf.linalg.svd([[1.0]]),
+    "linalg.cholesky: not square": lambda: kf.linalg.cholesky(T),
+    "linalg.cholesky: not positive": lambda: kf.linalg.cholesky(kf.asarray([[-1.0]])),
+    "linalg.solve: singular": lambda: kf.linalg.solve(kf.ones((2, 2)), kf.ones(2)),
+    "linalg.solve: shape": lambda: kf.linalg.solve(kf.ones((3, 3)), kf.ones(2)),
+    "linalg.qr: mode": lambda: kf.linalg.qr(T, mode="full"),
+    "linalg.matrix_power: float": lambda: kf.linalg.matrix_power(kf.ones((2, 2)), 0.5),
+    "Adam: a tensor": lambda: kf.optim.Adam(T),
+    "Adam: an array": lambda: kf.optim.Adam([A]),
+    "Adam: lr": lambda: kf.optim.Adam([T], lr=-1.0),
+    "Adam: betas": lambda: kf.optim.Adam([T], betas=0.9),
+    "Adam: state": lambda: kf.optim.Adam([T]).load_state_dict([]),
+    "SGD: nesterov": lambda: kf.optim.SGD([T], nesterov=True),
     # layers
     "vmap: in_axes": lambda: kf.vmap(same, in_axes=(0, 0))(T),
     "vmap: axis": lambda: kf.vmap(same, in_axes=5)(T),
@@ -265,12 +321,18 @@ MISTAKES = {
             "library",
             "compile",
             "nn",
+            "cross_entropy",
+            "AdamW",
+            "Conv2d",
+            "svd",
             "no_grads",
             "gather",
             "tensro",
             "einsum",
         ]
     },
+    "kf.linalg.norm": lambda: kf.linalg.norm,
+    "kf.optim.AdamW": lambda: kf.optim.AdamW,
     **{
         f"x.{name}": functools.partial(getattr, T, name)
         for name in ["cuda", "float", "t", "dim", "matmul", "zero_"]

@@ -28,7 +28,7 @@ def test_embedding_returns_rows(dtype, index, shape):
     np.testing.assert_array_equal(out, table[rows])
 
 
-@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("padding", [None, 2, -1, -2])
 def test_the_gradient_of_embedding_adds_up_rows(padding):
     table, rows = RNG.standard_normal((4, 3)), np.array([[2, 0, 2], [1, 2, 0]])
     weights = RNG.standard_normal((2, 3, 3))

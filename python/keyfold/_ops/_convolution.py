@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keyfold._default import dispatcher as _default
-from keyfold._messages import no_array
+from keyfold._messages import no_array, refused
 
 __all__ = [
     "conv1d",
@@ -39,11 +39,16 @@ def conv1d(
         x: an array of shape `(N, C, L)`, or `(C, L)` for one sequence.
         weight: an array of shape `(O, C / groups, K)`.
         bias: an array of shape `(O,)`, or None.
-        stride: the distance of what neighbours in the result see.
+        stride: how many elements of `x` the kernel goes on from one element of the result to the
+            next.
         padding: zeros on both sides, or a pair of them before and after; "valid" for none, "same"
             for as many as keep the size at a stride of 1.
-        dilation: the distance of what neighbours in the kernel see.
-        groups: the number of groups that channels are divided into.
+        dilation: the distance in `x` between neighbouring elements of the kernel.
+        groups: the number of groups that channels are divided into; it divides `C` and `O`.
+
+    Returns:
+        An array of shape `(N, O, L2)`, where `L2` is
+        `(L + both paddings - dilation * (K - 1) - 1) // stride + 1`.
 
     Raises:
         ShapeError: the shapes don't fit, or the kernel is larger than the padded array.
@@ -70,16 +75,27 @@ def conv2d(
         x: an array of shape `(N, C, H, W)`, or `(C, H, W)` for one image.
         weight: an array of shape `(O, C / groups, K, L)`.
         bias: an array of shape `(O,)`, or None.
-        stride: the distance of what neighbours in the result see, one number or two.
+        stride: how many elements of `x` the kernel goes on from one element of the result to the
+            next, one number or two.
         padding: zeros on both sides: one number, one for each dimension, or `(top, bottom, left,
             right)`; "valid" for none, "same" for as many as keep the size at a stride of 1.
-        dilation: the distance of what neighbours in the kernel see, one number or two.
-        groups: the number of groups that channels are divided into.
+        dilation: the distance in `x` between neighbouring elements of the kernel, one number or
+            two.
+        groups: the number of groups that channels are divided into; it divides `C` and `O`.
+
+    Returns:
+        An array of shape `(N, O, H2, W2)`, where `H2` is
+        `(H + both paddings - dilation * (K - 1) - 1) // stride + 1`; the others likewise.
 
     Raises:
         ShapeError: the shapes don't fit, or the kernel is larger than the padded array.
         InvalidValue: a stride, dilation, padding or number of groups is out of range.
         DTypeError: an array isn't of floats.
+
+    Example:
+        >>> images, weight = kf.ones((1, 3, 8, 8)), kf.ones((16, 3, 3, 3))
+        >>> kf.conv2d(images, weight, stride=2, padding=1).shape
+        (1, 16, 4, 4)
     """
     return _convolution(2, _aten.conv2d, x, weight, bias, stride, padding, dilation, groups)
 
@@ -101,11 +117,17 @@ def conv3d(
         x: an array of shape `(N, C, D, H, W)`, or `(C, D, H, W)` for one volume.
         weight: an array of shape `(O, C / groups, J, K, L)`.
         bias: an array of shape `(O,)`, or None.
-        stride: the distance of what neighbours in the result see, one number or three.
+        stride: how many elements of `x` the kernel goes on from one element of the result to the
+            next, one number or three.
         padding: zeros on both sides: one number, one for each dimension, or a pair for each, before
             and after; "valid" for none, "same" for as many as keep the size at a stride of 1.
-        dilation: the distance of what neighbours in the kernel see, one number or three.
-        groups: the number of groups that channels are divided into.
+        dilation: the distance in `x` between neighbouring elements of the kernel, one number or
+            three.
+        groups: the number of groups that channels are divided into; it divides `C` and `O`.
+
+    Returns:
+        An array of shape `(N, O, D2, H2, W2)`, where `D2` is
+        `(D + both paddings - dilation * (J - 1) - 1) // stride + 1`; the others likewise.
 
     Raises:
         ShapeError: the shapes don't fit, or the kernel is larger than the padded array.
@@ -136,8 +158,12 @@ def conv_transpose1d(
         stride: the stride of that convolution.
         padding: its padding, which is taken away from the result.
         output_padding: a size that is added to the result, below the stride or the dilation.
-        groups: the number of groups that channels are divided into.
-        dilation: the distance of neighbours in the kernel.
+        groups: the number of groups that channels are divided into; it divides `C` and `O`.
+        dilation: the distance between neighbouring elements of the kernel.
+
+    Returns:
+        An array of shape `(N, O, L2)`, where `L2` is
+        `(L - 1) * stride - 2 * padding + dilation * (K - 1) + output_padding + 1`.
 
     Raises:
         ShapeError: the shapes don't fit, or nothing would be left.
@@ -169,8 +195,13 @@ def conv_transpose2d(
         stride: the stride of that convolution, one number or two.
         padding: its padding, which is taken away from the result.
         output_padding: a size that is added to the result, below the stride or the dilation.
-        groups: the number of groups that channels are divided into.
-        dilation: the distance of neighbours in the kernel.
+        groups: the number of groups that channels are divided into; it divides `C` and `O`.
+        dilation: the distance between neighbouring elements of the kernel.
+
+    Returns:
+        An array of shape `(N, O, H2, W2)`, where `H2` is
+        `(H - 1) * stride - 2 * padding + dilation * (K - 1) + output_padding + 1`; the others
+        likewise.
 
     Raises:
         ShapeError: the shapes don't fit, or nothing would be left.
@@ -202,8 +233,13 @@ def conv_transpose3d(
         stride: the stride of that convolution, one number or three.
         padding: its padding, which is taken away from the result.
         output_padding: a size that is added to the result, below the stride or the dilation.
-        groups: the number of groups that channels are divided into.
-        dilation: the distance of neighbours in the kernel.
+        groups: the number of groups that channels are divided into; it divides `C` and `O`.
+        dilation: the distance between neighbouring elements of the kernel.
+
+    Returns:
+        An array of shape `(N, O, D2, H2, W2)`, where `D2` is
+        `(D - 1) * stride - 2 * padding + dilation * (J - 1) + output_padding + 1`; the others
+        likewise.
 
     Raises:
         ShapeError: the shapes don't fit, or nothing would be left.
@@ -226,6 +262,9 @@ def _convolution(
     groups: int,
 ) -> Any:
     """Call `aten::convolution` for padding in pairs, else the operator of that rank."""
+    if isinstance(padding, list | tuple) and len(padding) not in (1, rank, 2 * rank):
+        each = f"{rank} in a tuple, or {2 * rank}, before and after each dimension"
+        raise refused(f"conv{rank}d", "padding", f"a whole number, {each}", padding)
     if not isinstance(padding, list | tuple) or len(padding) != 2 * rank:
         return operator(x, weight, bias, stride, padding, dilation, groups)
     try:

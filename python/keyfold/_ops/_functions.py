@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
-from keyfold._errors import BindingError, ShapeError
+from keyfold._errors import BindingError, IndexOutOfRange, ShapeError
 from keyfold._messages import no_array, refused
 from keyfold._ops._axis import FIRST, Axis, DimOrNone, Dims, axis_of, several
 from keyfold._ops._creation import asarray, copy_of, is_index, sizes_of
@@ -189,13 +189,23 @@ def embedding(
     Args:
         indices: integers from 0 on.
         weight: the table, an array of two dimensions.
-        padding_idx: a row that gets no gradient; None for none.
+        padding_idx: a row that gets no gradient, from the end where it is negative; None for none.
         out: an array to write the result to, which is returned.
 
     Raises:
-        IndexOutOfRange: an index is negative or beyond the last row.
+        IndexOutOfRange: an index is negative or beyond the last row, or there is no such row.
+        ShapeError: the table doesn't have two dimensions.
+        DTypeError: the indices aren't integers.
     """
     padding = -1 if padding_idx is None else padding_idx
+    if padding_idx is not None and is_index(padding_idx) and padding_idx < 0:
+        rows = weight.shape[0] if _ndim(weight, "embedding", "weight") else 0
+        if padding_idx < -rows:
+            raise IndexOutOfRange(
+                f"embedding(): argument 'padding_idx' is {padding_idx}, but the table has {rows} "
+                f"rows; give a number from {-rows} to {rows - 1}, or None for no such row"
+            )
+        padding = padding_idx + rows
     if out is None:
         return _aten.embedding(weight, indices, padding)
     return _aten.embedding.out(weight, indices, padding, out=out)

@@ -16,7 +16,8 @@ __all__ = ["outer", "tensordot", "vecdot"]
 _aten = _default.ops.aten
 
 
-def _shape(x: Any, function: str, argument: str) -> tuple[int, ...]:
+def shape_of(x: Any, function: str, argument: str) -> tuple[int, ...]:
+    """Return an array's shape, which a list or a number doesn't have."""
     try:
         return tuple(x.shape)
     except (AttributeError, TypeError):
@@ -38,7 +39,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
         ShapeError: an array doesn't have 1 dimension.
     """
     for name, x in (("x1", x1), ("x2", x2)):
-        shape = _shape(x, "outer", name)
+        shape = shape_of(x, "outer", name)
         if len(shape) != 1:
             raise ShapeError(f"outer() takes arrays of 1 dimension; {name} has shape {shape}")
     return _aten.mul(_aten.unsqueeze(x1, 1), x2)
@@ -61,7 +62,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """
     if not is_index(axis):
         raise refused("vecdot", "axis", "a whole number", axis)
-    shapes = [_shape(x1, "vecdot", "x1"), _shape(x2, "vecdot", "x2")]
+    shapes = [shape_of(x1, "vecdot", "x1"), shape_of(x2, "vecdot", "x2")]
     places = []
     for name, shape in zip(("x1", "x2"), shapes, strict=True):
         if not -len(shape) <= axis < len(shape):
@@ -108,7 +109,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[
         InvalidValue: the sequences differ in length, or name an axis twice, or the number is
             negative.
     """
-    shapes = (_shape(x1, "tensordot", "x1"), _shape(x2, "tensordot", "x2"))
+    shapes = (shape_of(x1, "tensordot", "x1"), shape_of(x2, "tensordot", "x2"))
     left, right = _pairs(axes, shapes)
     for a, b in zip(left, right, strict=True):
         if shapes[0][a] != shapes[1][b]:
