@@ -12,13 +12,12 @@ use super::loops::{
     weighted_gradient_sums,
 };
 use super::memory::{BLOCK, Float, Source, Target};
+use super::short_lanes::are_short;
+use super::short_rows::{FLUSH, LONGEST, ShortRows};
 use crate::reduce::parallel::{DisjointSlice, for_parts};
 
 /// The most parts of lanes whose gradients of weights are added up apart.
 const MOST_PARTS: usize = 16;
-
-/// Lanes whose gradients of weights are added up before the sum is added to one in float64.
-const FLUSH: usize = 64;
 
 /// The gradient of a normalization of the lanes of a tensor.
 pub(super) struct Backward<'a, A> {
@@ -27,7 +26,7 @@ pub(super) struct Backward<'a, A> {
     pub(super) x: Source<A>,
     /// The destination of the elements' gradients, if they are wanted.
     pub(super) dx: Option<Target<A>>,
-    /// The weights: always there if rows have weights whose gradients are wanted.
+    /// The weights: always there if each element has one.
     pub(super) weight: Option<&'a [A]>,
     /// The mean and the reciprocal deviation of each lane.
     pub(super) statistics: &'a [(A, A)],
@@ -81,13 +80,13 @@ impl<A: Float> Work for BlockGradients<'_, '_, A> {
 
 /// Computes the gradients of rows with one weight per element. The last two are the sums for the gradients of
 /// weights and biases; they are empty if these aren't wanted.
-struct Rows<'f, 'a, A>(&'f Backward<'a, A>, Range<usize>, &'f mut [f64], &'f mut [f64]);
+struct Rows<'f, 'a, A>(&'f Backward<'a, A>, &'a [A], Range<usize>, [&'f mut [f64]; 2]);
 
 impl<A: Float> Work for Rows<'_, '_, A> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Rows(backward, lanes, all_dw, all_db) = self;
+        let Rows(backward, weights, lanes, [all_dw, all_db]) = self;
         let layout = &backward.layout;
         let (wanted, blocks) = (!all_dw.is_empty(), layout.blocks());
         let mut buffers = backward.buffers();
@@ -106,11 +105,11 @@ impl<A: Float> Work for Rows<'_, '_, A> {
                     )
                 };
                 let range = first + block.in_lane..first + block.in_lane + block.len;
-                let part = match backward.weight {
-                    None => gradient_sums::<I, A>(g, x, mean),
-                    Some(w) if !wanted => weighted_gradient_sums::<I, A>((g, x, &w[range]), mean),
-                    Some(w) => gradient_sums_each::<I, A>(
-                        (g, x, &w[range.clone()]),
+                let w = &weights[range.clone()];
+                let part = match wanted {
+                    false => weighted_gradient_sums::<I, A>((g, x, w), mean),
+                    true => gradient_sums_each::<I, A>(
+                        (g, x, w),
                         (mean, rstd),
                         (&mut dw[range.clone()], &mut db[range]),
                     ),
@@ -136,13 +135,13 @@ impl<A: Float> Work for Rows<'_, '_, A> {
 
 impl<A: Float> Backward<'_, A> {
     /// Makes the buffers for conversions of gradients, elements and results.
-    fn buffers(&self) -> [Vec<A>; 3] {
+    pub(super) fn buffers(&self) -> [Vec<A>; 3] {
         let of_results = self.dx.map_or_else(Vec::new, |dx| dx.buffer());
         [self.grad.buffer(), self.x.buffer(), of_results]
     }
 
     #[inline(always)]
-    fn factors(&self, rstd: A, sums: Sums) -> Factors<A> {
+    pub(super) fn factors(&self, rstd: A, sums: Sums) -> Factors<A> {
         match self.constant {
             true => Factors::of_constants(rstd.to_f64()),
             false => {
@@ -199,13 +198,21 @@ impl<A: Float> Backward<'_, A> {
         }
     }
 
+    fn rows(&self, lanes: Range<usize>, dw: &mut [f64], db: &mut [f64]) {
+        let weights = self.weight.unwrap_or_default();
+        match are_short(self.layout.len) && self.layout.len <= LONGEST {
+            true => isa::dispatch(ShortRows(self, weights, lanes, [dw, db])),
+            false => isa::dispatch(Rows(self, weights, lanes, [dw, db])),
+        }
+    }
+
     fn run_rows(&self, wanted: bool) -> Result<WeightGradients> {
         let Layout { lanes, .. } = self.layout;
         let elements = self.layout.elements();
         if !wanted {
             let grain = (TASK / self.layout.lane_len().max(1)).max(1);
             for_parts(lanes, grain, elements, |lanes| {
-                isa::dispatch(Rows(self, lanes, &mut [], &mut []));
+                self.rows(lanes, &mut [], &mut []);
                 Ok(())
             })?;
             return Ok(Default::default());
@@ -222,7 +229,7 @@ impl<A: Float> Backward<'_, A> {
                 // SAFETY: each task has a range of its own.
                 let own = unsafe { shared.part(2 * task * weights..2 * (task + 1) * weights) };
                 let (dw, db) = own.split_at_mut(weights);
-                isa::dispatch(Rows(self, start..end, dw, db));
+                self.rows(start..end, dw, db);
             }
             Ok(())
         })?;

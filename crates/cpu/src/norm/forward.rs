@@ -8,6 +8,7 @@ use keyfold_kit::isa::{self, Isa, Work};
 use super::layout::{Block, Layout};
 use super::loops::{Moments, normalize, normalize_each};
 use super::memory::{BLOCK, Float, Source, Target};
+use super::short_lanes::{Chunk, PARTIALS, PerLane, Terms, are_short, chunk, groups, sums};
 use crate::reduce::parallel::{DisjointSlice, for_parts};
 
 /// Elements per task of one thread, approximately.
@@ -70,7 +71,132 @@ impl<A: Float> Work for WholeLanes<'_, '_, A> {
     }
 }
 
+/// Where the means and the reciprocal deviations of lanes are written; the means may not be wanted.
+pub(super) type Statistics<A> = (Option<Target<A>>, Target<A>);
+
+/// Normalizes lanes that are computed in groups, and writes their statistics.
+struct ShortLanes<'f, 'a, A>(&'f Forward<'a, A>, Range<usize>, Statistics<A>);
+
+impl<A: Float> Work for ShortLanes<'_, '_, A> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let ShortLanes(forward, lanes, (to_means, to_deviations)) = self;
+        let (len, share) = (forward.layout.len, 1.0 / forward.layout.len as f64);
+        let (mut of_x, mut to) = (forward.x.buffer(), forward.y.buffer());
+        let mut of_statistics = to_deviations.buffer();
+        for group in groups(lanes, len) {
+            let (start, count) = (group.start * len, group.len() * len);
+            // SAFETY: the lanes lie inside the tensors, and this thread alone computes them.
+            let (x, y) = unsafe {
+                (forward.x.read(start, count, &mut of_x), forward.y.begin(start, count, &mut to))
+            };
+            let mut means = [A::ZERO; PARTIALS];
+            if forward.centered {
+                let [sums] = sums::<I, A, 1>(group.len(), len, Elements { x, len });
+                means = sums.map(|sum| A::from_f64(sum.to_f64() * share));
+            }
+            let squares = SquaredDistances { x, len, means: &means };
+            let [squares] = sums::<I, A, 1>(group.len(), len, squares);
+            let deviation = |own: A| 1.0 / (own.to_f64() * share + forward.eps).sqrt();
+            let deviations = squares.map(|own| A::from_f64(deviation(own)));
+            let rows = x.chunks_exact(len).zip(y.chunks_exact_mut(len));
+            for ((lane, (x, y)), own) in
+                group.clone().zip(rows).zip(means.into_iter().zip(deviations))
+            {
+                match forward.affine {
+                    None => normalize::<I, A>(x, y, own, (A::ONE, A::ZERO)),
+                    Some((w, b)) => {
+                        let first = forward.layout.weight_at(lane, 0);
+                        let (w, b) = (&w[first..first + len], &b[first..first + len]);
+                        normalize_each::<I, A>(x, y, own, (w, b));
+                    }
+                }
+            }
+            // SAFETY: as above; each lane has one mean and one deviation.
+            unsafe {
+                forward.y.end(start, count, &to);
+                let (start, count) = (group.start, group.len());
+                for (target, own) in [(to_means, means), (Some(to_deviations), deviations)] {
+                    let Some(target) = target else { continue };
+                    let to = target.begin(start, count, &mut of_statistics);
+                    to.copy_from_slice(&own[..count]);
+                    target.end(start, count, &of_statistics);
+                }
+            }
+        }
+    }
+}
+
+/// The elements of lanes.
+struct Elements<'a, A> {
+    x: &'a [A],
+    len: usize,
+}
+
+impl<A: Float> Terms<A, 1> for Elements<'_, A> {
+    #[inline(always)]
+    fn add<I: Isa>(&self, lane: usize, at: usize, [mut sums]: [Chunk<A>; 1]) -> [Chunk<A>; 1] {
+        let x = chunk(self.x, lane * self.len + at);
+        for i in 0..PARTIALS {
+            sums[i] = sums[i] + x[i];
+        }
+        [sums]
+    }
+}
+
+/// The squared distances of lanes' elements from their means.
+struct SquaredDistances<'a, A> {
+    x: &'a [A],
+    len: usize,
+    means: &'a PerLane<A>,
+}
+
+impl<A: Float> Terms<A, 1> for SquaredDistances<'_, A> {
+    #[inline(always)]
+    fn add<I: Isa>(&self, lane: usize, at: usize, [mut sums]: [Chunk<A>; 1]) -> [Chunk<A>; 1] {
+        let (x, mean) = (chunk(self.x, lane * self.len + at), self.means[lane]);
+        for i in 0..PARTIALS {
+            let distance = x[i] - mean;
+            sums[i] = distance.mul_add::<I>(distance, sums[i]);
+        }
+        [sums]
+    }
+}
+
 impl<A: Float> Forward<'_, A> {
+    /// Normalizes all lanes, and writes their statistics, which are dense.
+    ///
+    /// # Errors
+    /// Those of the thread pool.
+    pub(super) fn run_into(&self, statistics: Statistics<A>) -> Result<()> {
+        let Layout { lanes, len, per_element, .. } = self.layout;
+        if per_element && are_short(len) {
+            return for_parts(lanes, (TASK / len).max(1), lanes * len, |lanes| {
+                isa::dispatch(ShortLanes(self, lanes, statistics));
+                Ok(())
+            });
+        }
+        let moments = self.run()?;
+        let mut buffer = statistics.1.buffer();
+        for first in (0..lanes).step_by(BLOCK) {
+            let some = &moments[first..lanes.min(first + BLOCK)];
+            for (target, is_mean) in [(statistics.0, true), (Some(statistics.1), false)] {
+                let Some(target) = target else { continue };
+                // SAFETY: each lane has one mean and one deviation.
+                unsafe {
+                    let to = target.begin(first, some.len(), &mut buffer);
+                    for (to, own) in to.iter_mut().zip(some) {
+                        let (mean, deviation) = self.statistics(*own);
+                        *to = if is_mean { mean } else { deviation };
+                    }
+                    target.end(first, some.len(), &buffer);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The mean and the reciprocal deviation of a lane's moments.
     #[inline(always)]
     fn statistics(&self, moments: Moments) -> (A, A) {

@@ -73,10 +73,8 @@ pub(super) fn forward<A: Computed>(
     let affine = affine.map(|(w, b)| (sizes.repeated(w), sizes.repeated(b)));
     let affine = affine.as_ref().map(|(w, b)| (&w[..], &b[..]));
     let (x, y) = (A::source(&x)?, A::target(outputs[0])?);
-    let moments = Forward { layout, x, y, affine, eps: params.eps, centered: true }.run()?;
-    write_vector::<A>(moments.iter().map(|own| own.mean), outputs[1])?;
-    let deviations = moments.iter().map(|own| own.reciprocal_deviation(params.eps));
-    write_vector::<A>(deviations, outputs[2])
+    let statistics = (Some(A::target(outputs[1])?), A::target(outputs[2])?);
+    Forward { layout, x, y, affine, eps: params.eps, centered: true }.run_into(statistics)
 }
 
 /// `group_norm_backward`
@@ -94,7 +92,7 @@ pub(super) fn backward<A: Computed>(
     let wanted = params.has(NormParams::GRAD_WEIGHT) || params.has(NormParams::GRAD_BIAS);
     let weight = match Optional(&inputs[4..]).next(params.has(NormParams::WEIGHT)) {
         Some(weight) => Some(sizes.repeated(vector::<A>(weight)?)),
-        None => (wanted && layout.per_element).then(|| vec![A::ONE; layout.weights()]),
+        None => layout.per_element.then(|| vec![A::ONE; layout.weights()]),
     };
     let mut outputs = Optional(outputs);
     let dx = outputs.next(params.has(NormParams::GRAD_INPUT));

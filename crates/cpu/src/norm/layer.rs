@@ -7,7 +7,6 @@ use keyfold_tensor::Tensor;
 use super::backward::Backward;
 use super::forward::Forward;
 use super::layout::Layout;
-use super::loops::Moments;
 use super::{Computed, Optional, affine, dense, dense_as, vector, write_vector};
 
 /// The lanes of the last `params.dims` dimensions.
@@ -17,24 +16,26 @@ fn layout(params: &NormParams, x: &Tensor) -> Layout {
     Layout::rows(lanes.iter().product(), len.iter().product(), 1)
 }
 
-/// Normalizes the lanes, and returns their moments.
+/// Normalizes the lanes; the statistics are their means, where these are subtracted, and their reciprocal
+/// deviations.
 fn normalize<A: Computed>(
     params: &NormParams,
     inputs: &[&Tensor],
     y: &Tensor,
-    centered: bool,
-) -> Result<Vec<Moments>> {
+    (means, deviations): (Option<&Tensor>, &Tensor),
+) -> Result<()> {
     let x = dense(inputs[0])?;
     let layout = layout(params, &x);
     let mut optional = Optional(&inputs[1..]);
     let weight = optional.next(params.has(NormParams::WEIGHT));
     let affine = affine::<A>(weight, optional.next(params.has(NormParams::BIAS)))?;
     if layout.elements() == 0 {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let affine = affine.as_ref().map(|(w, b)| (&w[..], &b[..]));
-    let (x, y) = (A::source(&x)?, A::target(y)?);
-    Forward { layout, x, y, affine, eps: params.eps, centered }.run()
+    let (x, y, centered) = (A::source(&x)?, A::target(y)?, means.is_some());
+    let statistics = (means.map(A::target).transpose()?, A::target(deviations)?);
+    Forward { layout, x, y, affine, eps: params.eps, centered }.run_into(statistics)
 }
 
 /// `layer_norm`
@@ -43,10 +44,7 @@ pub(super) fn forward<A: Computed>(
     inputs: &[&Tensor],
     outputs: &[&Tensor],
 ) -> Result<()> {
-    let moments = normalize::<A>(params, inputs, outputs[0], true)?;
-    write_vector::<A>(moments.iter().map(|own| own.mean), outputs[1])?;
-    let deviations = moments.iter().map(|own| own.reciprocal_deviation(params.eps));
-    write_vector::<A>(deviations, outputs[2])
+    normalize::<A>(params, inputs, outputs[0], (Some(outputs[1]), outputs[2]))
 }
 
 /// `rms_norm`
@@ -55,9 +53,7 @@ pub(super) fn rms_forward<A: Computed>(
     inputs: &[&Tensor],
     outputs: &[&Tensor],
 ) -> Result<()> {
-    let moments = normalize::<A>(params, inputs, outputs[0], false)?;
-    let deviations = moments.iter().map(|own| own.reciprocal_deviation(params.eps));
-    write_vector::<A>(deviations, outputs[1])
+    normalize::<A>(params, inputs, outputs[0], (None, outputs[1]))
 }
 
 /// Computes the wanted gradients.
@@ -73,10 +69,7 @@ fn gradients<A: Computed>(
     let grad = dense_as::<A>(inputs[0], &x)?;
     let layout = layout(params, &x);
     let wanted = params.has(NormParams::GRAD_WEIGHT) || params.has(NormParams::GRAD_BIAS);
-    let weight = match weight {
-        Some(weight) => Some(vector::<A>(weight)?),
-        None => wanted.then(|| vec![A::ONE; layout.len]),
-    };
+    let weight = weight.map_or_else(|| Ok(vec![A::ONE; layout.len]), vector::<A>)?;
     let mut outputs = Optional(outputs);
     let dx = outputs.next(params.has(NormParams::GRAD_INPUT));
     let (dw, db) = match layout.elements() {
@@ -87,7 +80,7 @@ fn gradients<A: Computed>(
                 grad: A::source(&grad)?,
                 x: A::source(&x)?,
                 dx: dx.map(A::target).transpose()?,
-                weight: weight.as_deref(),
+                weight: Some(&weight),
                 statistics,
                 centered,
                 constant: false,

@@ -7,22 +7,15 @@ use std::ops::{Add, Mul, Sub};
 use keyfold_kit::isa::{self, Isa, Work};
 
 use crate::reduce::convert::To;
+use crate::reduce::monoid::Addend;
 
 /// The most elements of a block. Two inputs and an output of as many float32 take half of a cache of 48 KiB.
 pub(super) const BLOCK: usize = 2048;
 
 /// A float type that norms are computed in.
 pub(super) trait Float:
-    To<Self>
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Copy
-    + Send
-    + Sync
-    + 'static
+    Addend + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    const ZERO: Self;
     const ONE: Self;
 
     fn from_f64(x: f64) -> Self;
@@ -36,7 +29,6 @@ macro_rules! float {
     // The same methods for both floats; no trait of the standard library has them.
     ($($type:ident, $mul_add:ident;)*) => {$(
         impl Float for $type {
-            const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
 
             #[inline(always)]

@@ -12,6 +12,8 @@ mod layer;
 mod layout;
 mod loops;
 mod memory;
+mod short_lanes;
+mod short_rows;
 mod softmax;
 
 use std::borrow::Cow;

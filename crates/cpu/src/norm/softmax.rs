@@ -9,6 +9,7 @@ use keyfold_kit::isa::{self, Isa, Work};
 use super::forward::TASK;
 use super::loops::{gradient_sums, sum};
 use super::memory::{BLOCK, Float, Source, Target};
+use super::short_lanes::{Chunk, PARTIALS, Terms, are_short, chunk, groups, sums};
 use crate::reduce::parallel::for_parts;
 
 /// Lanes of `len` elements, `inner` lanes side by side.
@@ -48,7 +49,10 @@ impl<A: Float> SoftmaxBackward<A> {
         if self.inner == 1 {
             let grain = (TASK / self.len.max(1)).max(1);
             return for_parts(self.outer, grain, elements, |lanes| {
-                isa::dispatch(Rows(self, lanes));
+                match are_short(self.len) {
+                    true => isa::dispatch(ShortRows(self, lanes)),
+                    false => isa::dispatch(Rows(self, lanes)),
+                }
                 Ok(())
             });
         }
@@ -62,6 +66,69 @@ impl<A: Float> SoftmaxBackward<A> {
             }
             Ok(())
         })
+    }
+}
+
+/// Lanes of at most a block whose elements are dense.
+struct ShortRows<A>(SoftmaxBackward<A>, Range<usize>);
+
+impl<A: Float> Work for ShortRows<A> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let ShortRows(job, lanes) = self;
+        let mut buffers = [job.grad.buffer(), job.output.buffer(), job.dx.buffer()];
+        let [of_grad, of_output, to] = &mut buffers;
+        for group in groups(lanes, job.len) {
+            let (start, count) = (group.start * job.len, group.len() * job.len);
+            // SAFETY: the lanes lie inside the tensors, and this thread alone computes them.
+            let (g, s, dx) = unsafe {
+                let g = job.grad.read(start, count, of_grad);
+                let s = job.output.read(start, count, of_output);
+                (g, s, job.dx.begin(start, count, to))
+            };
+            let [sums] = match job.log {
+                true => sums::<I, A, 1>(group.len(), job.len, Gradients(g, job.len)),
+                false => sums::<I, A, 1>(group.len(), job.len, Products(g, s, job.len)),
+            };
+            let lanes = g.chunks_exact(job.len).zip(s.chunks_exact(job.len));
+            for ((dx, (g, s)), sum) in dx.chunks_exact_mut(job.len).zip(lanes).zip(sums) {
+                for ((dx, g), s) in dx.iter_mut().zip(g).zip(s) {
+                    *dx = job.element::<I>(*g, *s, sum);
+                }
+            }
+            // SAFETY: as above.
+            unsafe { job.dx.end(start, count, to) };
+        }
+    }
+}
+
+/// The gradients of lanes of a length.
+struct Gradients<'a, A>(&'a [A], usize);
+
+impl<A: Float> Terms<A, 1> for Gradients<'_, A> {
+    #[inline(always)]
+    fn add<I: Isa>(&self, lane: usize, at: usize, [mut sums]: [Chunk<A>; 1]) -> [Chunk<A>; 1] {
+        let g = chunk(self.0, lane * self.1 + at);
+        for i in 0..PARTIALS {
+            sums[i] = sums[i] + g[i];
+        }
+        [sums]
+    }
+}
+
+/// The products of the gradients and the results of lanes of a length.
+struct Products<'a, A>(&'a [A], &'a [A], usize);
+
+impl<A: Float> Terms<A, 1> for Products<'_, A> {
+    #[inline(always)]
+    fn add<I: Isa>(&self, lane: usize, at: usize, [mut sums]: [Chunk<A>; 1]) -> [Chunk<A>; 1] {
+        let at = lane * self.2 + at;
+        let (g, s) = (chunk(self.0, at), chunk(self.1, at));
+        for i in 0..PARTIALS {
+            sums[i] = g[i].mul_add::<I>(s[i], sums[i]);
+        }
+        [sums]
     }
 }
 

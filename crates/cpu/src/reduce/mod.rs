@@ -17,7 +17,7 @@ mod columns;
 pub(crate) mod convert;
 mod gather;
 pub(crate) mod geometry;
-mod group;
+pub(crate) mod group;
 mod has_inf_nan;
 mod kernels;
 mod lanes;
