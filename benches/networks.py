@@ -189,19 +189,32 @@ def aten_row(
 
 def norms() -> list[Row]:
     """Normalizations and their backwards."""
-    x, grad, w, b = normal(4096, 1024), normal(4096, 1024, seed=1), normal(1024), normal(1024)
+    lanes = {
+        f"{count} x {length}": [
+            normal(count, length), normal(count, length, seed=1), normal(length), normal(length)
+        ]
+        for count, length in ((4096, 1024), (65536, 64))
+    }  # fmt: skip
 
     def layer(aten: Any, given: list[Any]) -> Call:
         x, _, w, b = given
-        return lambda: aten.native_layer_norm(x, [1024], w, b, 1e-5)[0]
+        return lambda: aten.native_layer_norm(x, w.shape, w, b, 1e-5)[0]
 
     def layer_backward(aten: Any, given: list[Any]) -> Call:
         x, grad, w, b = given
-        _, mean, rstd = aten.native_layer_norm(x, [1024], w, b, 1e-5)
+        _, mean, rstd = aten.native_layer_norm(x, w.shape, w, b, 1e-5)
         all_three = [True, True, True]
         return lambda: aten.native_layer_norm_backward(
-            grad, x, [1024], mean, rstd, w, b, all_three
+            grad, x, w.shape, mean, rstd, w, b, all_three
         )[0]
+
+    def softmax_backward(aten: Any, given: list[Any]) -> Call:
+        x, grad, _, _ = given
+        output = aten.softmax(x, 1)
+        return partial(aten._softmax_backward_data, grad, output, 1, x.dtype)
+
+    of_lanes = {"layer norm {}": layer, "layer norm {}, backward": layer_backward}
+    of_lanes |= {"softmax {}, backward": softmax_backward}
 
     images = normal(8, 64, 56, 56), normal(8, 64, 56, 56, seed=1)
     # The weight, the bias, and the running mean and variance, which a momentum of 0 leaves alone.
@@ -220,38 +233,48 @@ def norms() -> list[Row]:
         )[0]
 
     return [
-        aten_row("layer norm 4096 x 1024", layer, [x, grad, w, b]),
-        aten_row("layer norm 4096 x 1024, backward", layer_backward, [x, grad, w, b]),
+        *[
+            aten_row(name.format(shape), call, arrays)
+            for shape, arrays in lanes.items()
+            for name, call in of_lanes.items()
+        ],
         aten_row("batch norm 8 x 64 x 56 x 56", batch, [*images, *channels]),
         aten_row("batch norm 8 x 64 x 56 x 56, backward", batch_backward, [*images, *channels]),
     ]
 
 
 def pools() -> list[Row]:
-    """Pooling over windows of 3 x 3 in steps of 2, and its backward."""
-    x, grad = normal(8, 64, 112, 112), normal(8, 64, 56, 56, seed=1)
-    window = ([3, 3], [2, 2], [1, 1])
+    """Pooling over windows of 3 x 3 in steps of 2, of 2 x 2 in tiny planes, and its backward."""
+    small, large = ([2, 2], [2, 2], [0, 0]), ([3, 3], [2, 2], [1, 1])
+    planes = {
+        "8 x 64 x 112 x 112": (large, normal(8, 64, 112, 112), normal(8, 64, 56, 56, seed=1)),
+        "16 x 512 x 7 x 7": (small, normal(16, 512, 7, 7), normal(16, 512, 3, 3, seed=1)),
+    }
 
-    def most(aten: Any, given: list[Any]) -> Call:
+    def most(aten: Any, window: Any, given: list[Any]) -> Call:
         return lambda: aten.max_pool2d_with_indices(given[0], *window, [1, 1], False)[0]
 
-    def most_backward(aten: Any, given: list[Any]) -> Call:
+    def most_backward(aten: Any, window: Any, given: list[Any]) -> Call:
         x, grad = given
         _, places = aten.max_pool2d_with_indices(x, *window, [1, 1], False)
         return lambda: aten.max_pool2d_with_indices_backward(
             grad, x, *window, [1, 1], False, places
         )
 
-    def mean(aten: Any, given: list[Any]) -> Call:
+    def mean(aten: Any, window: Any, given: list[Any]) -> Call:
         return lambda: aten.avg_pool2d(given[0], *window, False, True, None)
 
-    def mean_backward(aten: Any, given: list[Any]) -> Call:
+    def mean_backward(aten: Any, window: Any, given: list[Any]) -> Call:
         x, grad = given
         return lambda: aten.avg_pool2d_backward(grad, x, *window, False, True, None)
 
     rows = {"max": most, "max, backward": most_backward}
     rows |= {"average": mean, "average, backward": mean_backward}
-    return [aten_row(f"pool 8 x 64 x 112 x 112, {n}", f, [x, grad]) for n, f in rows.items()]
+    return [
+        aten_row(f"pool {shape}, {n}", lambda aten, g, f=f, w=w: f(aten, w, g), [x, grad])
+        for shape, (w, x, grad) in planes.items()
+        for n, f in rows.items()
+    ]
 
 
 def attention() -> list[Row]:
