@@ -78,8 +78,8 @@ impl<A: Float> Work for BlockGradients<'_, '_, A> {
     }
 }
 
-/// Computes the gradients of rows with one weight per element. The last two are the sums for the gradients of
-/// weights and biases; they are empty if these aren't wanted.
+/// Computes the gradients of rows with one weight per element. The weights follow, the rows, and the sums for the
+/// gradients of weights and biases, which are empty if these aren't wanted.
 struct Rows<'f, 'a, A>(&'f Backward<'a, A>, &'a [A], Range<usize>, [&'f mut [f64]; 2]);
 
 impl<A: Float> Work for Rows<'_, '_, A> {

@@ -17,8 +17,8 @@ pub(super) const LONGEST: usize = 128;
 /// Rows whose gradients of weights are added up before the sum is added to one in float64.
 pub(super) const FLUSH: usize = 64;
 
-/// Computes the gradients of rows with one weight per element. The last two are the sums for the gradients of
-/// weights and biases; they are empty if these aren't wanted.
+/// Computes the gradients of rows with one weight per element. The weights follow, the rows, and the sums for the
+/// gradients of weights and biases, which are empty if these aren't wanted.
 pub(super) struct ShortRows<'f, 'a, A>(
     pub(super) &'f Backward<'a, A>,
     pub(super) &'a [A],
@@ -97,7 +97,8 @@ impl<A: Float> Work for ShortRows<'_, '_, A> {
 struct Rows<'a, A> {
     g: &'a [A],
     x: &'a [A],
-    /// Where results will be written: columns of rows are fetched too late.
+    /// The address of the results, which are prefetched here: they are written column by column, where the
+    /// processor foresees nothing.
     to: *const A,
     weights: &'a [A],
     /// The position of each row's first weight.

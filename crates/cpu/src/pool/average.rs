@@ -1,5 +1,7 @@
 //! The mean of each window: its rows are added up first, then the columns of the sums.
 
+use std::ops::Range;
+
 use keyfold_core::Result;
 use keyfold_kit::isa::{self, Isa, Work};
 use keyfold_kit::math::Real;
@@ -36,13 +38,34 @@ struct Memory<T> {
     results: Vec<T>,
 }
 
+/// Rows of results of all planes: one piece of work, since a row may have but a few results.
+struct Part<'a, T> {
+    average: &'a Average<T>,
+    rows: Range<usize>,
+    memory: &'a mut Memory<T>,
+}
+
+impl<T: Real> Work for Part<'_, T> {
+    type Output = ();
+    const AVX512: bool = false;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Part { average, rows, memory } = self;
+        let ([_, height, _], of_plane) = (average.to.sizes, average.to.rows());
+        for at in rows {
+            let (plane, row) = (at / of_plane, at % of_plane);
+            average.row(plane, [row / height, row % height], memory);
+        }
+    }
+}
+
 impl<T: Real> Average<T> {
     pub(super) fn run(&self) -> Result<()> {
         let [depth, height, width] = &self.ranges;
-        let count = self.to.starts.len() * self.to.rows();
+        let count = self.to.count * self.to.rows();
         let rows = depth.longest() * height.longest();
         let in_width = self.from.width();
-        let of_plane = self.to.rows();
         parts(count, in_width * rows + self.to.width() * width.longest(), |part| {
             let places = match self.from.row_in_place(0, [0, 0]) {
                 Some(_) => 0,
@@ -59,16 +82,13 @@ impl<T: Real> Average<T> {
                 sums: vec![T::ZERO; sums],
                 results: vec![T::ZERO; self.to.width()],
             };
-            for at in part {
-                let row = at % of_plane;
-                let row = [row / self.to.sizes[1], row % self.to.sizes[1]];
-                self.row(at / of_plane, row, &mut memory);
-            }
+            isa::dispatch(Part { average: self, rows: part, memory: &mut memory });
             Ok(())
         })
     }
 
     /// Computes a row of results.
+    #[inline(always)]
     fn row(&self, plane: usize, [d, h]: [usize; 2], memory: &mut Memory<T>) {
         let [depth, height, width] = &self.ranges;
         memory.of_window.clear();
@@ -85,20 +105,34 @@ impl<T: Real> Average<T> {
         let Memory { of_window, sums, results, .. } = memory;
         // SAFETY: the row is inside, and no other thread has it.
         unsafe {
-            self.to.write_row(plane, [d, h], results, |results| {
-                isa::dispatch(Means {
-                    rows: of_window,
-                    width: self.from.width(),
-                    ranges: width,
-                    regular: self.regular,
-                    share,
-                    counts: self.divisor.is_none(),
-                    sums,
-                    results,
-                });
-            });
+            let means = Means {
+                rows: of_window,
+                width: self.from.width(),
+                ranges: width,
+                regular: self.regular,
+                share,
+                counts: self.divisor.is_none(),
+                sums,
+                results: self.to.begin_row(plane, [d, h], results),
+            };
+            means.run();
+            self.to.end_row(plane, [d, h], results);
         }
     }
+}
+
+/// Adds up `N` columns of rows.
+#[inline(always)]
+fn add_rows<T: Real, const N: usize>(rows: &[*const T], start: usize, to: &mut [T]) {
+    let mut sums = [T::ZERO; N];
+    for row in rows {
+        // SAFETY: a row has as many elements as there are sums.
+        let x = unsafe { row.add(start).cast::<[T; N]>().read_unaligned() };
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum = *sum + x;
+        }
+    }
+    to[start..start + N].copy_from_slice(&sums);
 }
 
 /// The windows of a row of results.
@@ -115,31 +149,16 @@ struct Means<'a, T> {
     results: &'a mut [T],
 }
 
-impl<T: Real> Work for Means<'_, T> {
-    type Output = ();
-    const AVX512: bool = false;
-
+impl<T: Real> Means<'_, T> {
     #[inline(always)]
-    fn run<I: Isa>(mut self) {
+    fn run(mut self) {
         let before = self.regular.map_or(0, |regular| regular.padding);
         let own = &mut self.sums[before..before + self.width];
-        let (chunks, rest) = own.as_chunks_mut::<LANES>();
-        for (c, sums) in chunks.iter_mut().enumerate() {
-            *sums = [T::ZERO; LANES];
-            for row in self.rows {
-                // SAFETY: a row has as many elements as there are sums.
-                let x = unsafe { row.add(c * LANES).cast::<[T; LANES]>().read_unaligned() };
-                for (sum, x) in sums.iter_mut().zip(x) {
-                    *sum = *sum + x;
-                }
-            }
-        }
-        let done = chunks.len() * LANES;
-        for (i, sum) in rest.iter_mut().enumerate() {
-            // SAFETY: as above.
-            let number = |row: &*const T| unsafe { row.add(done + i).read() };
-            *sum = self.rows.iter().map(number).fold(T::ZERO, |sum, number| sum + number);
-        }
+        for_groups(own.len(), |start, lanes| match lanes {
+            LANES => add_rows::<T, LANES>(self.rows, start, own),
+            FEW => add_rows::<T, FEW>(self.rows, start, own),
+            _ => add_rows::<T, 1>(self.rows, start, own),
+        });
         match self.regular {
             None => self.of_ranges(),
             Some(Regular { kernel, stride: 1, .. }) => self.of_windows::<1>(kernel, 1),
@@ -151,9 +170,7 @@ impl<T: Real> Work for Means<'_, T> {
             *result = *result / (self.share * columns);
         }
     }
-}
 
-impl<T: Real> Means<'_, T> {
     #[inline(always)]
     fn of_ranges(&mut self) {
         for (o, result) in self.results.iter_mut().enumerate() {
@@ -174,23 +191,35 @@ impl<T: Real> Means<'_, T> {
     #[inline(always)]
     fn of_windows<const S: usize>(&mut self, kernel: usize, stride: usize) {
         let stride = if S == 0 { stride } else { S };
-        for_groups(self.results.len(), |start, lanes| match lanes {
-            LANES => self.lanes::<LANES>(start, kernel, stride),
-            FEW => self.lanes::<FEW>(start, kernel, stride),
-            _ => self.lanes::<1>(start, kernel, stride),
+        let count = self.results.len();
+        if count < FEW {
+            return self.lanes::<FEW, true>(0, kernel, stride);
+        }
+        for_groups(count, |start, lanes| match lanes {
+            LANES => self.lanes::<LANES, false>(start, kernel, stride),
+            _ => self.lanes::<FEW, false>(start, kernel, stride),
         });
     }
 
+    /// Adds up `N` windows; if `LAST`, there are fewer, and the last of them takes the place of those that are
+    /// missing.
     #[inline(always)]
-    fn lanes<const N: usize>(&mut self, start: usize, kernel: usize, stride: usize) {
+    fn lanes<const N: usize, const LAST: bool>(
+        &mut self,
+        start: usize,
+        kernel: usize,
+        stride: usize,
+    ) {
+        let count = if LAST { self.results.len() } else { N };
         let mut results = [T::ZERO; N];
         let from = &self.sums[start * stride..];
         for k in 0..kernel {
-            let from = &from[k..][..(N - 1) * stride + 1];
+            let from = &from[k..][..(count - 1) * stride + 1];
             for (i, result) in results.iter_mut().enumerate() {
-                *result = *result + from[i * stride];
+                let window = if LAST { i.min(count - 1) } else { i };
+                *result = *result + from[window * stride];
             }
         }
-        self.results[start..start + N].copy_from_slice(&results);
+        self.results[start..start + count].copy_from_slice(&results[..count]);
     }
 }

@@ -11,8 +11,8 @@ pub(super) const LANES: usize = 16;
 /// Results that are computed side by side where there are fewer than [`LANES`].
 pub(super) const FEW: usize = 4;
 
-/// Calls `f` with the first one of each group of results, and their number: [`LANES`], [`FEW`] or 1. The last
-/// group may overlap the one before.
+/// Calls `f` with the first one of each group of results, and their number: [`LANES`], [`FEW`], or 1 for each of
+/// fewer. The last group may overlap the one before.
 #[inline(always)]
 pub(super) fn for_groups(count: usize, mut f: impl FnMut(usize, usize)) {
     let lanes = match count {

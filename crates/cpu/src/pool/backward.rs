@@ -8,6 +8,9 @@ use super::axis::{Ranges, parts};
 use super::planes::Planes;
 use crate::reduce::blocks::{Input, Sink};
 
+/// Elements that are cleared together, at least those of a plane.
+const CLEARED: usize = 1 << 12;
+
 /// Adds up the gradients of the elements of planes, by a function that adds those of a plane's results, with
 /// memory for them, and with memory of its own.
 fn by_planes<T: Real, M>(
@@ -18,18 +21,29 @@ fn by_planes<T: Real, M>(
 ) -> Result<()> {
     let elements = to.elements() + from.elements();
     let staged = |in_place: bool, len: usize| if in_place { 0 } else { len };
-    parts(to.starts.len(), elements, |part| {
+    parts(to.count, elements, |part| {
         let mut sums = vec![T::ZERO; staged(to.in_place, to.elements())];
         let mut grads = vec![T::ZERO; staged(from.in_place, from.elements())];
         let mut memory = memory();
-        for plane in part {
-            // SAFETY: the planes are inside, and no other thread has this one.
-            unsafe {
-                let grads = from.plane(plane, &mut grads);
-                to.write_plane(plane, &mut sums, |sums| {
-                    sums.fill(T::ZERO);
-                    add(plane, grads, sums, &mut memory)
-                })?;
+        // Small planes are cleared together.
+        let (adjoin, together) = (to.adjoin(), (CLEARED / to.elements().max(1)).max(1));
+        for first in part.clone().step_by(together) {
+            let some = first..part.end.min(first + together);
+            if adjoin {
+                // SAFETY: the planes are inside, and no other thread has them.
+                unsafe { to.adjoining(some.clone()).fill(T::ZERO) };
+            }
+            for plane in some {
+                // SAFETY: as above.
+                unsafe {
+                    let grads = from.plane(plane, &mut grads);
+                    to.write_plane(plane, &mut sums, |sums| {
+                        if !adjoin {
+                            sums.fill(T::ZERO);
+                        }
+                        add(plane, grads, sums, &mut memory)
+                    })?;
+                }
             }
         }
         Ok(())
@@ -80,73 +94,63 @@ pub(super) struct AverageBackward<T> {
 
 impl<T: Real> AverageBackward<T> {
     pub(super) fn run(&self) -> Result<()> {
-        let [depth, height, width] = &self.ranges;
         let memory = || vec![T::ZERO; self.to.width()];
         by_planes(&self.from, &self.to, memory, |_, grads, sums, shares| {
-            let rows = grads.chunks_exact(self.from.width().max(1));
-            for (row, grads) in rows.enumerate() {
-                let (d, h) = (row / self.from.sizes[1], row % self.from.sizes[1]);
-                let share = self.divisor.unwrap_or(depth.counts[d] * height.counts[h]);
-                isa::dispatch(Spread {
-                    grads,
-                    ranges: width,
-                    share,
-                    counts: self.divisor.is_none(),
-                    shares,
-                });
-                for i in depth.of(d) {
-                    let first = (i * self.to.sizes[1] + height.of(h).start) * shares.len();
-                    let rows = &mut sums[first..][..height.of(h).len() * shares.len()];
-                    isa::dispatch(AddToRows { rows, shares });
-                }
-            }
+            isa::dispatch(SpreadPlane { job: self, grads, sums, shares });
             Ok(())
         })
     }
 }
 
-/// Divides the gradients of a row of results among the columns of their windows.
-struct Spread<'a, T> {
+/// Adds the gradients of a plane's results to those of its elements.
+struct SpreadPlane<'a, T> {
+    job: &'a AverageBackward<T>,
     grads: &'a [T],
-    ranges: &'a Ranges<T>,
-    share: T,
-    counts: bool,
+    sums: &'a mut [T],
     shares: &'a mut [T],
 }
 
-impl<T: Real> Work for Spread<'_, T> {
+impl<T: Real> Work for SpreadPlane<'_, T> {
     type Output = ();
     const AVX512: bool = false;
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        self.shares.fill(T::ZERO);
-        for (o, grad) in self.grads.iter().enumerate() {
-            let columns = if self.counts { self.ranges.counts[o] } else { T::ONE };
-            let grad = *grad / (self.share * columns);
-            for share in &mut self.shares[self.ranges.of(o)] {
-                *share = *share + grad;
+        let SpreadPlane { job, grads, sums, shares } = self;
+        let [depth, height, width] = &job.ranges;
+        for (row, grads) in grads.chunks_exact(job.from.width().max(1)).enumerate() {
+            let (d, h) = (row / job.from.sizes[1], row % job.from.sizes[1]);
+            let share = job.divisor.unwrap_or(depth.counts[d] * height.counts[h]);
+            spread(grads, width, (share, job.divisor.is_none()), shares);
+            for i in depth.of(d) {
+                let first = (i * job.to.sizes[1] + height.of(h).start) * shares.len();
+                let rows = &mut sums[first..][..height.of(h).len() * shares.len()];
+                add_to_rows(rows, shares);
             }
         }
     }
 }
 
-/// Adds a row to each of several.
-struct AddToRows<'a, T> {
-    rows: &'a mut [T],
-    shares: &'a [T],
+/// Divides the gradients of a row of results among the columns of their windows, by the divisor, times the number
+/// of columns if it `counts`.
+#[inline(always)]
+fn spread<T: Real>(grads: &[T], ranges: &Ranges<T>, (share, counts): (T, bool), shares: &mut [T]) {
+    shares.fill(T::ZERO);
+    for (o, grad) in grads.iter().enumerate() {
+        let columns = if counts { ranges.counts[o] } else { T::ONE };
+        let grad = *grad / (share * columns);
+        for share in &mut shares[ranges.of(o)] {
+            *share = *share + grad;
+        }
+    }
 }
 
-impl<T: Real> Work for AddToRows<'_, T> {
-    type Output = ();
-    const AVX512: bool = false;
-
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        for row in self.rows.chunks_exact_mut(self.shares.len()) {
-            for (sum, share) in row.iter_mut().zip(self.shares) {
-                *sum = *sum + *share;
-            }
+/// Adds a row to each of several.
+#[inline(always)]
+fn add_to_rows<T: Real>(rows: &mut [T], shares: &[T]) {
+    for row in rows.chunks_exact_mut(shares.len()) {
+        for (sum, share) in row.iter_mut().zip(shares) {
+            *sum = *sum + *share;
         }
     }
 }

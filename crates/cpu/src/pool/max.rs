@@ -1,5 +1,7 @@
 //! The greatest element of each window, and its place.
 
+use std::ops::Range;
+
 use keyfold_core::Result;
 use keyfold_kit::isa::{self, Isa, Work};
 
@@ -48,12 +50,34 @@ struct Memory<T> {
     indices: Vec<i64>,
 }
 
+/// Rows of results of all planes: one piece of work, since a row may have but a few results.
+struct Part<'a, T> {
+    max: &'a Max<T>,
+    rows: Range<usize>,
+    memory: &'a mut Memory<T>,
+}
+
+impl<T: Ordered> Work for Part<'_, T> {
+    type Output = ();
+    const AVX512: bool = false;
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Part { max, rows, memory } = self;
+        let ([_, height, _], of_plane) = (&max.axes, max.to.rows());
+        let in_place = max.in_place();
+        for at in rows {
+            let (plane, row) = (at / of_plane, at % of_plane);
+            max.row(plane, [row / height.out, row % height.out], in_place, memory);
+        }
+    }
+}
+
 impl<T: Ordered> Max<T> {
     pub(super) fn run(&self) -> Result<()> {
         let [depth, height, width] = &self.axes;
-        let count = self.to.starts.len() * self.to.rows();
+        let count = self.to.count * self.to.rows();
         let taps = depth.kernel * height.kernel * width.kernel;
-        let rows = self.to.rows();
         parts(count, self.to.width() * taps, |part| {
             let first = (0..width.out).map(|o| (width.taps(o).start * width.dilation) as i32);
             // Without padding, dense rows are read in place.
@@ -68,10 +92,7 @@ impl<T: Ordered> Max<T> {
                 at: vec![0; width.out],
                 indices: vec![0; width.out],
             };
-            for at in part {
-                let row = at % rows;
-                self.row(at / rows, [row / height.out, row % height.out], &mut memory);
-            }
+            isa::dispatch(Part { max: self, rows: part, memory: &mut memory });
             Ok(())
         })
     }
@@ -94,10 +115,10 @@ impl<T: Ordered> Max<T> {
     }
 
     /// Computes a row of results.
-    fn row(&self, plane: usize, [d, h]: [usize; 2], memory: &mut Memory<T>) {
+    #[inline(always)]
+    fn row(&self, plane: usize, [d, h]: [usize; 2], in_place: bool, memory: &mut Memory<T>) {
         let [depth, height, width] = &self.axes;
         let [_, rows, columns] = self.from.sizes;
-        let in_place = self.in_place();
         memory.of_window.clear();
         let (of_depth, of_height) = (depth.taps(d), height.taps(h));
         for i in of_depth.clone() {
@@ -118,19 +139,19 @@ impl<T: Ordered> Max<T> {
         let Memory { of_window, first: firsts, best, at, indices, .. } = memory;
         // SAFETY: the row is inside, and no other thread has it.
         unsafe {
-            self.to.write_row(plane, [d, h], best, |best| {
-                isa::dispatch(Windows {
-                    rows: of_window,
-                    axis: width,
-                    first: firsts,
-                    first_row: first as i32,
-                    best,
-                    at,
-                });
-            });
-            self.indices.write_row(plane, [d, h], indices, |indices| {
-                isa::dispatch(Indices { start, axis: width, at, indices });
-            });
+            let windows = Windows {
+                rows: of_window,
+                axis: width,
+                first: firsts,
+                first_row: first as i32,
+                best: self.to.begin_row(plane, [d, h], best),
+                at,
+            };
+            windows.run();
+            self.to.end_row(plane, [d, h], best);
+            let to = self.indices.begin_row(plane, [d, h], indices);
+            Indices { start, axis: width, at, indices: to }.run();
+            self.indices.end_row(plane, [d, h], indices);
         }
     }
 }
@@ -143,12 +164,9 @@ struct Indices<'a> {
     indices: &'a mut [i64],
 }
 
-impl Work for Indices<'_> {
-    type Output = ();
-    const AVX512: bool = false;
-
+impl Indices<'_> {
     #[inline(always)]
-    fn run<I: Isa>(self) {
+    fn run(self) {
         let mut place = self.start + self.axis.start(0);
         for (index, at) in self.indices.iter_mut().zip(self.at) {
             *index = place + i64::from(*at);
@@ -168,40 +186,40 @@ struct Windows<'a, T> {
     at: &'a mut [i32],
 }
 
-impl<T: Ordered> Work for Windows<'_, T> {
-    type Output = ();
-    const AVX512: bool = false;
-
+impl<T: Ordered> Windows<'_, T> {
     #[inline(always)]
-    fn run<I: Isa>(mut self) {
+    fn run(mut self) {
         match self.axis.stride {
             1 => self.all::<1>(),
             2 => self.all::<2>(),
             _ => self.all::<0>(),
         }
     }
-}
 
-impl<T: Ordered> Windows<'_, T> {
     /// Computes all windows, as many side by side as there are. The last group may overlap the one before.
     #[inline(always)]
     fn all<const S: usize>(&mut self) {
         let count = self.best.len();
+        if count < FEW {
+            return self.lanes::<S, FEW, true>(0);
+        }
         for_groups(count, |start, lanes| match lanes {
-            LANES => self.lanes::<S, LANES>(start),
-            FEW => self.lanes::<S, FEW>(start),
-            _ => self.lanes::<S, 1>(start),
+            LANES => self.lanes::<S, LANES, false>(start),
+            _ => self.lanes::<S, FEW, false>(start),
         });
     }
 
-    /// Computes `N` windows, a stride of `S` elements apart; 0 stands for any stride.
+    /// Computes `N` windows, a stride of `S` elements apart; 0 stands for any stride. If `LAST`, there are fewer,
+    /// and the last of them takes the place of those that are missing.
     #[inline(always)]
     #[allow(clippy::eq_op, reason = "what NaN is")]
-    fn lanes<const S: usize, const N: usize>(&mut self, start: usize) {
+    fn lanes<const S: usize, const N: usize, const LAST: bool>(&mut self, start: usize) {
         let Axis { kernel, dilation, .. } = *self.axis;
         let stride = if S == 0 { self.axis.stride } else { S };
+        let count = if LAST { self.best.len() } else { N };
+        let window = |i: usize| if LAST { i.min(count - 1) } else { i };
         let mut best = [T::LOWEST; N];
-        let mut at: [i32; N] = std::array::from_fn(|i| self.first[start + i]);
+        let mut at: [i32; N] = std::array::from_fn(|i| self.first[start + window(i)]);
         at.iter_mut().for_each(|at| *at += self.first_row);
         for (row, offset) in self.rows {
             for k in 0..kernel {
@@ -210,7 +228,7 @@ impl<T: Ordered> Windows<'_, T> {
                 let from = row.wrapping_add(start * stride + skipped);
                 for (i, (best, at)) in best.iter_mut().zip(&mut at).enumerate() {
                     // SAFETY: a row has the elements of all windows, padded or in place.
-                    let x = unsafe { from.add(i * stride).read() };
+                    let x = unsafe { from.add(window(i) * stride).read() };
                     // The first NaN stays, and so does the first of equal elements.
                     let takes = (x > *best) | ((x != x) & (*best == *best));
                     *best = if takes { x } else { *best };
@@ -218,7 +236,7 @@ impl<T: Ordered> Windows<'_, T> {
                 }
             }
         }
-        self.best[start..start + N].copy_from_slice(&best);
-        self.at[start..start + N].copy_from_slice(&at);
+        self.best[start..start + count].copy_from_slice(&best[..count]);
+        self.at[start..start + count].copy_from_slice(&at[..count]);
     }
 }

@@ -1,5 +1,7 @@
 //! The planes of a tensor that are pooled, and the rows of a plane.
 
+use std::ops::Range;
+
 use keyfold_core::Result;
 use keyfold_tensor::{Tensor, for_each_offset};
 
@@ -8,8 +10,8 @@ use crate::reduce::blocks::{Block, Input, Sink};
 /// The pooled dimensions of a tensor, three after those that are missing in front were added with size 1; one
 /// such plane for each index of the other dimensions.
 pub(super) struct Planes<A> {
-    /// The offset of each plane.
-    pub(super) starts: Vec<isize>,
+    pub(super) count: usize,
+    starts: Starts,
     pub(super) sizes: [usize; 3],
     pub(super) strides: [isize; 3],
     /// Whether a plane's elements are stored one after another, as the type that they are computed in.
@@ -18,14 +20,38 @@ pub(super) struct Planes<A> {
     pub(super) memory: A,
 }
 
+/// The offsets of planes: a step apart, or listed.
+enum Starts {
+    Step(isize),
+    List(Vec<isize>),
+}
+
+impl Starts {
+    fn new(shape: &[usize], strides: &[isize]) -> Result<Starts> {
+        let step = strides.last().copied().unwrap_or(0);
+        let mut next = step;
+        let even = shape.iter().zip(strides).rev().all(|(size, stride)| {
+            let fits = *stride == next;
+            next = stride * *size as isize;
+            fits
+        });
+        if even {
+            return Ok(Starts::Step(step));
+        }
+        let mut starts = Vec::with_capacity(shape.iter().product());
+        for_each_offset(shape, [strides], |[at]| starts.push(at))?;
+        Ok(Starts::List(starts))
+    }
+}
+
 impl<A> Planes<A> {
     /// Returns the planes in the last dimensions of a tensor; `direct` says whether its elements are stored as
     /// the type that they are computed in.
     pub(super) fn new(x: &Tensor, dims: usize, memory: A, direct: bool) -> Result<Self> {
         let outer = x.ndim() - dims;
         let (leading, own) = x.shape().split_at(outer);
-        let mut starts = Vec::with_capacity(leading.iter().product());
-        for_each_offset(leading, [&x.strides()[..outer]], |[at]| starts.push(at))?;
+        let (count, starts) =
+            (leading.iter().product(), Starts::new(leading, &x.strides()[..outer])?);
         let (mut sizes, mut strides) = ([1; 3], [0; 3]);
         sizes[3 - dims..].copy_from_slice(own);
         strides[3 - dims..].copy_from_slice(&x.strides()[outer..]);
@@ -35,7 +61,7 @@ impl<A> Planes<A> {
             step *= sizes[d] as isize;
             fits
         });
-        Ok(Planes { starts, sizes, strides, in_place: direct && dense, memory })
+        Ok(Planes { count, starts, sizes, strides, in_place: direct && dense, memory })
     }
 
     /// The number of rows of a plane.
@@ -53,14 +79,31 @@ impl<A> Planes<A> {
         self.rows() * self.width()
     }
 
+    /// The offset of a plane.
+    #[inline(always)]
+    fn start(&self, plane: usize) -> isize {
+        match &self.starts {
+            Starts::Step(step) => plane as isize * step,
+            Starts::List(starts) => starts[plane],
+        }
+    }
+
+    /// Whether all planes are one after another, in place.
+    pub(super) fn adjoin(&self) -> bool {
+        self.in_place
+            && matches!(self.starts, Starts::Step(step) if step == self.elements() as isize)
+    }
+
     /// The offset of a row.
+    #[inline(always)]
     pub(super) fn row(&self, plane: usize, [d, h]: [usize; 2]) -> isize {
-        self.starts[plane] + d as isize * self.strides[0] + h as isize * self.strides[1]
+        self.start(plane) + d as isize * self.strides[0] + h as isize * self.strides[1]
     }
 }
 
 impl<T: Copy + 'static> Planes<Input<T>> {
     /// Returns the address of a row's elements, if they are stored one after another as they are computed.
+    #[inline(always)]
     pub(super) fn row_in_place(&self, plane: usize, row: [usize; 2]) -> Option<*const T> {
         let dense = self.memory.direct && (self.strides[2] == 1 || self.width() == 1);
         dense.then(|| self.memory.at(self.row(plane, row)).cast())
@@ -87,7 +130,7 @@ impl<T: Copy + 'static> Planes<Input<T>> {
         if self.in_place {
             // SAFETY: the plane's elements are stored one after another.
             return unsafe {
-                std::slice::from_raw_parts(self.memory.at(self.starts[plane]).cast(), len)
+                std::slice::from_raw_parts(self.memory.at(self.start(plane)).cast(), len)
             };
         }
         assert!(stage.len() >= len);
@@ -102,29 +145,47 @@ impl<T: Copy + 'static> Planes<Input<T>> {
 }
 
 impl<T: Copy> Planes<Sink<T>> {
-    /// Calls `f` with memory for a row, and writes what it leaves there; `stage` has room for it.
+    /// Returns memory for a row: in place, or in the stage, which has room for it. [`Planes::end_row`] follows.
     ///
     /// # Safety
     /// The row is inside, and no other thread accesses it.
-    pub(super) unsafe fn write_row(
+    #[inline(always)]
+    pub(super) unsafe fn begin_row<'a>(
         &self,
         plane: usize,
         row: [usize; 2],
-        stage: &mut [T],
-        f: impl FnOnce(&mut [T]),
-    ) {
-        let offset = self.row(plane, row);
-        if self.in_place {
-            // SAFETY: the row's elements are stored one after another, and are the caller's alone.
-            let to = unsafe {
-                std::slice::from_raw_parts_mut(self.memory.at(offset).cast(), self.width())
-            };
-            return f(to);
+        stage: &'a mut [T],
+    ) -> &'a mut [T] {
+        if !self.in_place {
+            return &mut stage[..self.width()];
         }
-        let stage = &mut stage[..self.width()];
-        f(stage);
-        // SAFETY: the caller's promise.
-        unsafe { self.memory.put(stage, offset, self.strides[2]) };
+        let to = self.memory.at(self.row(plane, row)).cast();
+        // SAFETY: the row's elements are stored one after another, and are the caller's alone.
+        unsafe { std::slice::from_raw_parts_mut(to, self.width()) }
+    }
+
+    /// Ends the write of a row that [`Planes::begin_row`] began, with the same stage.
+    ///
+    /// # Safety
+    /// As for [`Planes::begin_row`].
+    #[inline(always)]
+    pub(super) unsafe fn end_row(&self, plane: usize, row: [usize; 2], stage: &mut [T]) {
+        if !self.in_place {
+            let stage = &mut stage[..self.width()];
+            // SAFETY: the caller's promise.
+            unsafe { self.memory.put(stage, self.row(plane, row), self.strides[2]) };
+        }
+    }
+
+    /// Returns the elements of planes that [adjoin](Planes::adjoin).
+    ///
+    /// # Safety
+    /// The planes are inside, and no other thread accesses them.
+    #[allow(clippy::mut_from_ref, reason = "callers promise that no other code has the planes")]
+    pub(super) unsafe fn adjoining(&self, planes: Range<usize>) -> &mut [T] {
+        let to = self.memory.at(self.start(planes.start)).cast();
+        // SAFETY: the planes' elements are stored one after another, and are the caller's alone.
+        unsafe { std::slice::from_raw_parts_mut(to, planes.len() * self.elements()) }
     }
 
     /// Calls `f` with memory for a plane, whose elements may be anything, and writes what it leaves there;
@@ -143,7 +204,7 @@ impl<T: Copy> Planes<Sink<T>> {
     ) -> Result<()> {
         let len = self.elements();
         if self.in_place {
-            let to = self.memory.at(self.starts[plane]).cast();
+            let to = self.memory.at(self.start(plane)).cast();
             // SAFETY: the plane's elements are stored one after another, and are the caller's alone.
             return f(unsafe { std::slice::from_raw_parts_mut(to, len) });
         }
