@@ -27,7 +27,7 @@ pub(super) unsafe fn forward<T: Real>(
     let Geometry { images, groups, channels, rows, output: size, .. } = *geometry;
     let (pixels, taps) = (geometry.pixels(), geometry.taps());
     let product = Product {
-        shape: TileShape::of::<T>(in_use()),
+        shape: TileShape::for_rows::<T>(in_use(), rows),
         window: &geometry.forward(),
         images,
         groups,
@@ -76,7 +76,7 @@ pub(super) unsafe fn input_gradient<T: Real>(
             continue;
         }
         let product = Product {
-            shape: TileShape::of::<T>(in_use()),
+            shape: TileShape::for_rows::<T>(in_use(), channels),
             window: &geometry.backward(remainder),
             images,
             groups,

@@ -84,6 +84,10 @@ impl Part {
         };
         Part { first: lanes.start as u16, end: lanes.end as u16, bits }
     }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == self.end
+    }
 }
 
 /// [`Lanes::replace`] by plain code.

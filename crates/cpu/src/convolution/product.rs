@@ -12,7 +12,7 @@ use keyfold_kit::pool::{Schedule, num_threads, parallel_for};
 
 use super::directions::Finish;
 use super::lanes::Real;
-use super::shared::{Shared, scratch};
+use super::shared::{Lines, Shared, scratch};
 use super::tile::{MAX_ROWS, Segment, Start, Tile, TileShape};
 use super::window::{Pack, Pixels, Three, Window};
 
@@ -208,13 +208,13 @@ impl<T: Real> Product<'_, T> {
         let together = (STEPS / taps.max(1)).clamp(1, self.channels.max(1));
         let packed_len = together * taps * width;
         let results_len = part.blocks.len() * height * width;
-        grow(&mut room.packed, count * packed_len);
+        let all_packed = room.packed.of(count * packed_len);
         let mut channel = 0;
         loop {
             let channels = together.min(self.channels - channel);
             let source = self.source.wrapping_add((part.group * self.channels + channel) * plane);
             for (t, pixels) in room.pixels[..count].iter().enumerate() {
-                let packed = room.packed[t * packed_len..].as_mut_ptr();
+                let packed = all_packed[t * packed_len..].as_mut_ptr();
                 // SAFETY: the pixels were located in this source.
                 unsafe { Pack { pixels, source, channels, plane, packed }.run(&self.shape) };
             }
@@ -241,7 +241,7 @@ impl<T: Real> Product<'_, T> {
                         rows: std::array::from_fn(|row| row),
                         step: height,
                         segments: &[Segment { start: 0, len: channels * taps }],
-                        packed: room.packed[t * packed_len..].as_ptr(),
+                        packed: all_packed[t * packed_len..].as_ptr(),
                         registers: pixels.registers,
                         start,
                         result,
@@ -332,14 +332,14 @@ struct Part {
 /// A thread's memory.
 struct Room<T> {
     pixels: Vec<Pixels>,
-    packed: Vec<T>,
+    packed: Lines<T>,
     results: Vec<T>,
 }
 
 impl<T: Real> Room<T> {
     fn new(tiles: usize) -> Self {
         let pixels = (0..tiles).map(|_| Pixels::default()).collect();
-        Room { pixels, packed: Vec::new(), results: Vec::new() }
+        Room { pixels, packed: Lines::new(), results: Vec::new() }
     }
 }
 

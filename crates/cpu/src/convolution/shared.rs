@@ -2,6 +2,9 @@
 
 use super::lanes::Real;
 
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
 /// The address of numbers that threads write to, each to its own.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub(super) *mut T);
@@ -21,4 +24,24 @@ impl<T> Shared<T> {
 /// Makes memory of that many numbers, all 0.
 pub(super) fn scratch<T: Real>(len: usize) -> Vec<T> {
     vec![T::ZERO; len]
+}
+
+/// Memory of one thread, which grows; it begins at a cache line, so that no register lies across two.
+pub(super) struct Lines<T>(Vec<T>);
+
+impl<T: Real> Lines<T> {
+    /// Memory of no numbers.
+    pub(super) fn new() -> Self {
+        Lines(Vec::new())
+    }
+
+    /// Returns at least that many numbers; what they are is not defined.
+    pub(super) fn of(&mut self, len: usize) -> &mut [T] {
+        let whole = len + LINE / size_of::<T>();
+        if self.0.len() < whole {
+            self.0 = scratch(whole);
+        }
+        let first = self.0.as_ptr().align_offset(LINE);
+        &mut self.0[first..][..len]
+    }
 }

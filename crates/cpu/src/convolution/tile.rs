@@ -1,6 +1,6 @@
 //! The inner product of convolutions: a tile of sums in registers.
 //!
-//! A tile is [`TileShape::rows`] by up to [`MAX_REGISTERS`] registers of sums. Each step adds a column of
+//! A tile is [`TileShape::rows`] by up to [`TileShape::registers`] registers of sums. Each step adds a column of
 //! numbers, one for each row, times a row of registers. The registers' side is packed; the rows' side is
 //! read where it lies, one number at a time, at the same distance from each row's origin.
 
@@ -8,8 +8,9 @@ use keyfold_kit::isa::{InUse, Isa, Level, Work};
 
 use super::lanes::{Lanes, Real};
 
-/// The most registers in a row of a tile.
-pub(super) const MAX_REGISTERS: usize = 3;
+/// The most registers in a row of a tile, and in one of half as many rows.
+const REGISTERS: usize = 3;
+const REGISTERS_OF_HALF: usize = 2 * REGISTERS;
 /// The most rows of a tile.
 pub(super) const MAX_ROWS: usize = 8;
 
@@ -17,8 +18,10 @@ pub(super) const MAX_ROWS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TileShape {
     pub(super) level: InUse,
-    /// Rows of a tile: 8 where there are 32 registers, 4 where there are 16.
+    /// Rows of a tile: 8 where there are 32 registers, 4 where there are 16; or half of them.
     pub(super) rows: usize,
+    /// The most registers in a row.
+    pub(super) registers: usize,
     /// Numbers in a register.
     pub(super) lanes: usize,
 }
@@ -30,12 +33,21 @@ impl TileShape {
             Level::Avx2 => (MAX_ROWS / 2, 32),
             Level::Baseline => (MAX_ROWS / 2, 16),
         };
-        TileShape { level, rows, lanes: bytes / size_of::<T>() }
+        TileShape { level, rows, registers: REGISTERS, lanes: bytes / size_of::<T>() }
+    }
+
+    /// The shape for products of that many rows: few of them are tiles of half the rows, and twice as wide.
+    pub(super) fn for_rows<T: Real>(level: InUse, rows: usize) -> TileShape {
+        let shape = TileShape::of::<T>(level);
+        match 2 * rows <= shape.rows {
+            true => TileShape { rows: shape.rows / 2, registers: REGISTERS_OF_HALF, ..shape },
+            false => shape,
+        }
     }
 
     /// Numbers in a row of the widest tile.
     pub(super) fn width(&self) -> usize {
-        MAX_REGISTERS * self.lanes
+        self.registers * self.lanes
     }
 }
 
@@ -99,10 +111,10 @@ impl<T: Real> Work for Compiled<'_, '_, T> {
         unsafe {
             match I::LEVEL {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => any_width::<T, T::Avx512, MAX_ROWS>(self.0),
+                Level::Avx512 => any_shape::<T, T::Avx512, MAX_ROWS, { MAX_ROWS / 2 }>(self.0),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => any_width::<T, T::Avx2, { MAX_ROWS / 2 }>(self.0),
-                _ => any_width::<T, T::Baseline, { MAX_ROWS / 2 }>(self.0),
+                Level::Avx2 => any_shape::<T, T::Avx2, { MAX_ROWS / 2 }, { MAX_ROWS / 4 }>(self.0),
+                _ => any_shape::<T, T::Baseline, { MAX_ROWS / 2 }, { MAX_ROWS / 4 }>(self.0),
             }
         }
     }
@@ -111,20 +123,28 @@ impl<T: Real> Work for Compiled<'_, '_, T> {
 /// # Safety
 /// As of [`Tile::run`], in code of the level of `V`.
 #[inline(always)]
-unsafe fn any_width<T: Real, V: Lanes<T>, const ROWS: usize>(tile: &Tile<'_, T>) {
-    debug_assert_eq!((tile.shape.rows, tile.shape.lanes), (ROWS, V::LEN));
+unsafe fn any_shape<T: Real, V: Lanes<T>, const ROWS: usize, const HALF: usize>(
+    tile: &Tile<'_, T>,
+) {
+    debug_assert_eq!(tile.shape.lanes, V::LEN);
     // SAFETY: the caller's promise.
     unsafe {
-        match tile.registers {
-            1 => product::<T, V, ROWS, 1>(tile),
-            2 => product::<T, V, ROWS, 2>(tile),
-            _ => product::<T, V, ROWS, MAX_REGISTERS>(tile),
+        match (tile.shape.rows == ROWS, tile.registers) {
+            (true, 1) => product::<T, V, ROWS, 1>(tile),
+            (true, 2) => product::<T, V, ROWS, 2>(tile),
+            (true, _) => product::<T, V, ROWS, REGISTERS>(tile),
+            (false, 1) => product::<T, V, HALF, 1>(tile),
+            (false, 2) => product::<T, V, HALF, 2>(tile),
+            (false, 3) => product::<T, V, HALF, 3>(tile),
+            (false, 4) => product::<T, V, HALF, 4>(tile),
+            (false, 5) => product::<T, V, HALF, 5>(tile),
+            (false, _) => product::<T, V, HALF, REGISTERS_OF_HALF>(tile),
         }
     }
 }
 
 /// # Safety
-/// As of [`any_width`].
+/// As of [`any_shape`].
 #[inline(always)]
 unsafe fn product<T: Real, V: Lanes<T>, const ROWS: usize, const N: usize>(tile: &Tile<'_, T>) {
     // SAFETY: the caller's promise.

@@ -10,15 +10,17 @@ use keyfold_kit::pool::{Schedule, num_threads, parallel_for};
 
 use super::geometry::Geometry;
 use super::lanes::Real;
-use super::shared::{Shared, scratch};
-use super::tile::{MAX_REGISTERS, MAX_ROWS, Segment, Start, Tile, TileShape};
+use super::shared::{Lines, Shared, scratch};
+use super::tile::{MAX_ROWS, Segment, Start, Tile, TileShape};
 use super::transpose::transpose;
 use super::window::Three;
 
 /// Pixels whose registers stay in the first cache.
 const PIXELS: usize = 128;
 /// The most tiles of a part; their sums stay in the second cache.
-const TILES: usize = 16;
+const TILES: usize = 96;
+/// The most numbers of the sums of slices of images, in all, if there are several slices.
+const SUMS: usize = 1 << 19;
 /// The fewest tiles of a part, where there are as many.
 const FEW_TILES: usize = 6;
 /// Elements that are worth a thread's part.
@@ -69,34 +71,57 @@ impl<T: Real> WeightGradient<'_, T> {
         let offsets = self.offsets(&input);
         let panels = self.panels();
         let tiles = steps.div_ceil(height);
+        // How many slices there are doesn't depend on the threads, so that neither do the sums. Groups are
+        // parts enough.
+        let len = groups * self.geometry.rows * steps;
+        let most = if groups == 1 { (SUMS / len).clamp(1, images) } else { 1 };
+        let each = images.div_ceil(most);
+        let slices = images.div_ceil(each);
+        let mut sums = scratch(if slices > 1 { slices * len } else { 0 });
+        let first_sum = if slices > 1 { Shared(sums.as_mut_ptr()) } else { self.result };
         // Each part transposes the gradient of its panel anew, so a part has some tiles.
         let parts = 2 * num_threads()?;
-        let at_once = (tiles * panels * groups / parts).clamp(FEW_TILES, TILES).min(tiles);
+        let at_once = tiles * panels * groups * slices / parts;
+        let at_once = at_once.clamp(FEW_TILES, TILES).min(tiles);
         let groups_of_tiles = tiles.div_ceil(at_once);
-        parallel_for(Schedule::Adaptive, 0..groups * panels * groups_of_tiles, 1, |range| {
-            let mut sums = scratch(at_once * height * self.shape.width());
-            let mut packed = scratch(2 * PIXELS * self.shape.width());
+        let of_slice = groups * panels * groups_of_tiles;
+        parallel_for(Schedule::Adaptive, 0..slices * of_slice, 1, |range| {
+            let mut sums = Lines::new();
+            let mut packed = Lines::new();
+            let sums = sums.of(at_once * height * self.shape.width());
+            let packed = packed.of(2 * PIXELS * self.shape.width());
             for part in range {
+                let (slice, part) = (part / of_slice, part % of_slice);
                 let (panel, first) = (part / groups_of_tiles, part % groups_of_tiles * at_once);
                 let (group, panel) = (panel / panels, panel % panels);
                 let registers = self.registers(panel);
                 let before = self.registers_before(panel);
                 let part = Part {
+                    images: slice * each..images.min((slice + 1) * each),
                     group,
                     first_row: before * self.shape.lanes,
                     registers,
                     tiles: first..tiles.min(first + at_once),
+                    result: Shared(first_sum.at(slice * len)),
                 };
                 // SAFETY: the caller's promise; each part has numbers of its own.
-                unsafe { self.part(&part, &input, &offsets, (&mut packed, &mut sums)) };
+                unsafe { self.part(&part, &input, &offsets, (&mut *packed, &mut *sums)) };
             }
             Ok(())
-        })
+        })?;
+        for (slice, sums) in sums.chunks_exact(len).enumerate() {
+            for (at, sum) in sums.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                let to = unsafe { &mut *self.result.at(at) };
+                *to = if slice == 0 { *sum } else { to.plus(*sum) };
+            }
+        }
+        Ok(())
     }
 
     /// The number of panels, which divide a group's registers of channels evenly.
     fn panels(&self) -> usize {
-        self.geometry.rows.div_ceil(self.shape.lanes).div_ceil(MAX_REGISTERS)
+        self.geometry.rows.div_ceil(self.shape.lanes).div_ceil(self.shape.registers)
     }
 
     fn registers_before(&self, panel: usize) -> usize {
@@ -182,12 +207,12 @@ impl<T: Real> WeightGradient<'_, T> {
     /// As of [`WeightGradient::run`]; nothing else uses the results of the part.
     unsafe fn part(
         &self,
-        part: &Part,
+        part: &Part<T>,
         input: &Padded<T>,
         offsets: &[usize],
         (packed, sums): (&mut [T], &mut [T]),
     ) {
-        let Geometry { groups, channels, rows, images, output, stride, .. } = *self.geometry;
+        let Geometry { groups, channels, rows, output, stride, .. } = *self.geometry;
         let (height, width) = (self.shape.rows, part.registers * self.shape.lanes);
         let mut segments = Vec::new();
         let pixels = self.geometry.pixels();
@@ -201,7 +226,7 @@ impl<T: Real> WeightGradient<'_, T> {
             true => (1, depth * lines * line),
             false => (depth * lines, line),
         };
-        for image in 0..images {
+        for image in part.images.clone() {
             let numbers =
                 input.numbers.wrapping_add((image * groups + part.group) * channels * input.plane);
             let (mut at, mut within, mut first) = (0, 0, 0);
@@ -264,18 +289,21 @@ impl<T: Real> WeightGradient<'_, T> {
             let place = (part.group * rows + part.first_row + row) * offsets.len() + first;
             for step in 0..count {
                 // SAFETY: the result is as large as the sizes say, and the caller's promise.
-                unsafe { *self.result.at(place + step) = sums[step * width + row] };
+                unsafe { *part.result.at(place + step) = sums[step * width + row] };
             }
         }
     }
 }
 
-/// Some tiles of a group's panel.
-struct Part {
+/// Some tiles of a group's panel, over some images.
+struct Part<T> {
+    images: std::ops::Range<usize>,
     group: usize,
     first_row: usize,
     registers: usize,
     tiles: std::ops::Range<usize>,
+    /// Where the sums of these images go.
+    result: Shared<T>,
 }
 
 /// The sums over images and pixels of each channel: the gradient of the bias.

@@ -47,7 +47,6 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     lanes: Part,
-    register: u32,
     /// The offset of what lane 0 would read.
     offset: isize,
 }
@@ -57,9 +56,10 @@ struct Piece {
 pub(super) struct Pixels {
     pub(super) runs: Vec<Run>,
     pub(super) registers: usize,
-    pieces: Vec<Piece>,
-    /// For each tap and register the end of its pieces.
-    ends: Vec<u32>,
+    /// The first piece of each register, tap after tap.
+    firsts: Vec<Piece>,
+    /// The other pieces, with the places of their registers among these.
+    others: Vec<(usize, Piece)>,
     step: usize,
 }
 
@@ -85,22 +85,14 @@ impl Window {
         self.divide(first, count, &mut found.runs);
         found.registers = count.div_ceil(shape.lanes);
         found.step = self.step[2];
-        found.pieces.clear();
-        found.ends.clear();
+        found.firsts.clear();
+        found.others.clear();
         let image = self.plane() * channels;
+        let nothing = Piece { lanes: Part::new(0..0, 1), offset: 0 };
         for tap in &self.taps {
-            let first_of_tap = found.pieces.len();
-            for run in &found.runs {
-                self.see(tap, run, image, shape.lanes, &mut found.pieces);
-            }
-            // The pieces are in ascending order of their places in the tile.
-            let mut end = first_of_tap;
-            for register in 0..found.registers {
-                let of_register = |piece: &Piece| piece.register as usize == register;
-                while found.pieces.get(end).is_some_and(of_register) {
-                    end += 1;
-                }
-                found.ends.push(end as u32);
+            found.firsts.resize(found.firsts.len() + found.registers, nothing);
+            for run in 0..found.runs.len() {
+                self.see(tap, run, image, shape.lanes, found);
             }
         }
     }
@@ -128,7 +120,9 @@ impl Window {
     }
 
     /// Adds the pieces of a run through a tap.
-    fn see(&self, tap: &Tap, run: &Run, image: usize, lanes: usize, pieces: &mut Vec<Piece>) {
+    fn see(&self, tap: &Tap, run: usize, image: usize, lanes: usize, found: &mut Pixels) {
+        let run = found.runs[run];
+        let before = found.firsts.len() - found.registers;
         let place = |dim: usize| (run.at[dim] * self.step[dim]) as isize + tap.offset[dim];
         let (d, h, w) = (place(0), place(1), place(2));
         let inside = |at: isize, size: usize| at >= 0 && (at as usize) < size;
@@ -153,8 +147,11 @@ impl Window {
             let (register, within) = (lane >> lanes.trailing_zeros(), lane & (lanes - 1));
             let len = (lanes - within).min(end - lane);
             let offset = of_first + ((lane - run.lane) as isize - within as isize) * step;
-            let lanes = Part::new(within..within + len, self.step[2]);
-            pieces.push(Piece { lanes, register: register as u32, offset });
+            let piece = Piece { lanes: Part::new(within..within + len, self.step[2]), offset };
+            match &mut found.firsts[before + register] {
+                first if first.lanes.is_empty() => *first = piece,
+                _ => found.others.push((before + register, piece)),
+            }
             lane += len;
         }
     }
@@ -204,29 +201,30 @@ impl<T: Real> Work for Compiled<'_, T> {
 /// As of [`Pack::run`], in code of the level of `V`.
 #[inline(always)]
 unsafe fn pack<T: Real, V: Lanes<T>>(work: &Pack<'_, T>) {
-    let Pack { pixels, mut packed, .. } = *work;
-    // Each channel is far from the next one, so the processor doesn't foresee these addresses.
+    let Pixels { firsts, others, registers, step, .. } = work.pixels;
+    // Each channel is far from the next one, so the processor doesn't foresee these addresses. Most of
+    // what the other taps see was seen by pixels before.
     let ahead = AHEAD * work.plane;
-    let first = pixels.ends.first().map_or(0, |end| *end as usize).max(pixels.registers);
-    let leading = &pixels.pieces[..first.min(pixels.pieces.len())];
+    let last = &firsts[firsts.len().saturating_sub(*registers)..];
     for channel in 0..work.channels {
         let source = work.source.wrapping_add(channel * work.plane);
-        let mut next = 0;
-        for piece in leading {
+        let packed = work.packed.wrapping_add(channel * firsts.len() * V::LEN);
+        for piece in last {
             prefetch(source.wrapping_add(ahead).wrapping_offset(piece.offset));
         }
-        for end in &pixels.ends {
-            // SAFETY: pieces lie inside the source, and there is a register for each end.
-            unsafe {
-                let mut register = V::splat(T::ZERO);
-                while next < *end as usize {
-                    let piece = *pixels.pieces.get_unchecked(next);
-                    let from = source.wrapping_offset(piece.offset);
-                    register = register.replace(piece.lanes, from, pixels.step);
-                    next += 1;
-                }
-                register.store(packed);
-                packed = packed.add(V::LEN);
+        // Two loops without branches: which registers have several pieces is hard to foresee.
+        // SAFETY: pieces lie inside the source, and there is a register for each first one.
+        unsafe {
+            let mut to = packed;
+            for piece in firsts {
+                let from = source.wrapping_offset(piece.offset);
+                V::splat(T::ZERO).replace(piece.lanes, from, *step).store(to);
+                to = to.add(V::LEN);
+            }
+            for (at, piece) in others {
+                let from = source.wrapping_offset(piece.offset);
+                let register = packed.add(at * V::LEN);
+                V::load(register).replace(piece.lanes, from, *step).store(register);
             }
         }
     }
