@@ -1,5 +1,6 @@
 """OpenCL in tests: pocl, and launches of emitted kernels as docs/opencl.md shows them."""
 
+import atexit
 import functools
 import importlib.util
 import os
@@ -22,28 +23,68 @@ QUICK = (*OPTIONS, "-cl-opt-disable")
 SENTINEL = 0x5A
 
 
-def pocl(cache):
-    """The variables with which examples/backend-opencl finds pocl, an OpenCL device on the CPU's
-    threads, as it comes in pyopencl's wheel; None if that isn't installed.
-
-    The programs are compiled without optimisation, in a third of the time, and kept in `cache`.
-    """
+@functools.cache
+def wheel():
+    """pyopencl's folder, its OpenCL loader and pocl's driver; None if a wheel isn't installed."""
     found = importlib.util.find_spec("pyopencl")
     if found is None or found.origin is None:
         return None
     folder = Path(found.origin).parent
     loaders = sorted(folder.glob(".libs/libOpenCL*.so*"))
     drivers = sorted(folder.glob(".libs/libpocl*.so*"))
-    if not loaders or not drivers:
+    return (folder, loaders[0], drivers[0]) if loaders and drivers else None
+
+
+def pocl(cache):
+    """The variables with which examples/backend-opencl finds pocl, an OpenCL device on the CPU's
+    threads, as it comes in pyopencl's wheel; None if that isn't installed.
+
+    The programs are compiled without optimisation, in a third of the time, and kept in `cache`.
+    """
+    if wheel() is None:
         return None
+    folder, loader, driver = wheel()
     return {
-        "KEYFOLD_OPENCL": str(loaders[0]),
+        "KEYFOLD_OPENCL": str(loader),
         "KEYFOLD_OPENCL_CACHE": str(cache / "programs"),
         "KEYFOLD_OPENCL_OPTIONS": "-cl-opt-disable",
-        "OCL_ICD_VENDORS": str(drivers[0]),
+        "OCL_ICD_VENDORS": str(driver),
         "POCL_CACHE_DIR": str(cache / "pocl"),
         "PYOPENCL_HOME": str(folder),
+        **chosen_driver(),
     }
+
+
+def without_avx512(target):
+    """A copy of pocl's wheel, of links, that has AVX2's functions for AVX-512, and its driver.
+
+    The driver takes the functions for the features that the processor has, but compiles for the
+    newest processor that it has the name of, which may be one without AVX-512, such as Zen 3 for
+    Zen 4. The two pass vectors of 64 bytes differently, and a kernel that has some crashes.
+    """
+    folder, _, driver = wheel()
+    there = folder.parent / "pocl_binary_distribution" / ".libs"
+    share = Path("share", "pocl")
+    libraries = Path("pocl_binary_distribution", ".libs")
+    names = dict.fromkeys(there.glob("*.so*"), libraries)
+    names |= dict.fromkeys((there / share).glob("*"), libraries / share)
+    names |= {file: Path("pyopencl", ".libs") for file in folder.glob(".libs/*")}
+    for file, place in names.items():
+        (target / place).mkdir(parents=True, exist_ok=True)
+        used = file.with_name(file.name.replace("avx512", "avx2"))
+        (target / place / file.name).symlink_to(used)
+    return target / "pyopencl" / ".libs" / driver.name
+
+
+@functools.cache
+def chosen_driver():
+    """The variable that names the driver, if it isn't the wheel's own that runs kernels."""
+    if "OCL_ICD_VENDORS" in os.environ or wheel() is None or probed({}) is None:
+        return {}
+    folder = tempfile.TemporaryDirectory(prefix="keyfold-pocl-avx2-")
+    atexit.register(folder.cleanup)
+    variables = {"OCL_ICD_VENDORS": str(without_avx512(Path(folder.name)))}
+    return variables if probed(variables) is None else {}
 
 
 @functools.cache
@@ -55,8 +96,13 @@ def unusable():
     """
     if importlib.util.find_spec("pyopencl") is None:
         return "pyopencl isn't installed"
+    return probed(chosen_driver())
+
+
+def probed(variables):
+    """Why no OpenCL device runs kernels with these variables, None if one does."""
     with tempfile.TemporaryDirectory(prefix="keyfold-pocl-") as cache:
-        environment = {**os.environ, "POCL_CACHE_DIR": cache, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "POCL_CACHE_DIR": cache, "PYTHONPATH": str(ROOT), **variables}
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "tests.helpers.opencl_worker", "probe"],
@@ -87,6 +133,7 @@ class Device:
 
     def __init__(self, cache):
         environment = {**os.environ, "POCL_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+        environment |= chosen_driver()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.opencl_worker"],
             stdin=subprocess.PIPE,
