@@ -76,3 +76,50 @@ def test_products(shapes, rows, depth, columns):
     np.testing.assert_allclose(np.asarray(found.cpu()), x @ y, rtol=1e-4, atol=1e-3)
     turned = kf.matmul(kf.asarray(y, device="opencl").T, kf.asarray(x, device="opencl").T)
     np.testing.assert_allclose(np.asarray(turned.cpu()).T, x @ y, rtol=1e-4, atol=1e-3)
+
+
+def alike(function, *arrays):
+    """Compares a function on the device with the CPU's."""
+    found = []
+    for device in ("cpu", "opencl"):
+        result = function(*[kf.asarray(array, device=device) for array in arrays])
+        found.append(np.asarray(result.cpu()))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("examples", "channels", "places"), [(2, 3, 700), (70, 5, 1), (1, 4, 9)])
+def test_norms(shapes, examples, channels, places):
+    x, weight = numbers(examples, channels, places), numbers(channels)
+    alike(lambda a: kf.layer_norm(a, [places]), x)
+    for axes in ([0, 1, 2], [0, 2, 1]):
+        there = np.ascontiguousarray(np.transpose(x, axes))
+
+        def turned(a, axes=axes):
+            return kf.permute_dims(a, axes)
+
+        alike(lambda a, w, t=turned: kf.group_norm(t(a), 1, w, w), there, weight)
+        alike(lambda a, w, t=turned: kf.batch_norm(t(a), None, None, w, None, True), there, weight)
+
+
+@pytest.mark.parametrize(("queries", "keys", "width"), [(3, 5, 4), (70, 300, 9), (2, 1, 1100)])
+def test_attention_over_several_tiles(shapes, queries, keys, width):
+    q, k, v = numbers(2, queries, 8), numbers(2, keys, 8), numbers(2, keys, width)
+    mask = numbers(queries, keys) > -0.5
+    alike(kf.scaled_dot_product_attention, q, k, v, mask)
+
+
+def test_products_with_an_epilogue(shapes):
+    x, weight, bias = numbers(70, 40), numbers(130, 40), numbers(130)
+    alike(lambda *given: kf.linear_activation(*given, "gelu"), x, weight, bias)
+
+
+def test_indices_outside_of_their_windows(shapes):
+    """The gradients of windows whose index the forward never finds count, too."""
+    grad, x = numbers(1, 1, 4, 4), numbers(1, 1, 8, 8)
+    indices = np.random.default_rng(4).integers(0, 64, (1, 1, 4, 4))
+    windows = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+
+    def gradient(grad, x, indices):
+        return kf.ops.aten.max_pool2d_with_indices_backward(grad, x, *windows, indices)
+
+    alike(gradient, grad, x, indices)

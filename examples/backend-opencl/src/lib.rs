@@ -8,9 +8,14 @@
 //! - `expression`: expressions, compiled from the host's OpenCL C; `reduce`, ...: the operations of
 //!   the other groups
 
+mod activation;
 mod api;
+mod attention;
 mod cache;
+mod convolution;
+mod dense;
 mod device;
+mod dropout;
 mod event;
 mod expression;
 mod index;
@@ -18,9 +23,13 @@ mod layout;
 mod loader;
 mod matmul;
 mod memory;
+mod norm;
+mod optim;
+mod pool;
 mod positions;
 mod program;
 mod random;
+mod recurrent;
 mod reduce;
 mod rows;
 mod scan;
@@ -113,6 +122,14 @@ impl Backend for OpenCl {
             | Groups::LINALG
             | Groups::INDEX
             | Groups::RANDOM
+            | Groups::NORM
+            | Groups::LINEAR
+            | Groups::CONVOLUTION
+            | Groups::POOL
+            | Groups::ATTENTION
+            | Groups::RECURRENT
+            | Groups::OPTIM
+            | Groups::DROPOUT
     }
 
     fn allocate(&self, device: u32, bytes: usize, content: Content) -> Result<Buffer> {
@@ -227,6 +244,7 @@ impl Backend for OpenCl {
         let inputs = operation.inputs().map(real).collect::<Result<Vec<Type>>>()?;
         let output = real(operation.output())?;
         let (name, first) = (operation.name(), inputs.first().copied().unwrap_or(output));
+        let outputs = || operation.outputs().map(real).collect::<Result<Vec<Type>>>();
         match operation.group() {
             "reduce" => reduce::support(name, first, output),
             "rows" => rows::support(name, first, output),
@@ -234,6 +252,14 @@ impl Backend for OpenCl {
             "linalg" => matmul::support(name, first, output),
             "index" => index::support(name),
             "random" => random::support(name, output),
+            "norm" => norm::support(name, &inputs, &outputs()?),
+            "linear" => matmul::support_linear(name, &inputs, &outputs()?),
+            "convolution" => convolution::support(name, &inputs, &outputs()?),
+            "attention" => attention::support(name, &inputs, &outputs()?),
+            "pool" => pool::support(name, &inputs, &outputs()?),
+            "recurrent" => recurrent::support(name, &inputs, &outputs()?),
+            "optim" => optim::support(name, &inputs, &outputs()?),
+            "dropout" => dropout::support(name, &inputs, &outputs()?),
             group => {
                 Err(Error::not_supported(format!("it has no operations of the group {group}")))
             }
@@ -248,10 +274,17 @@ impl Backend for OpenCl {
                 ("reduce", _) => reduce::execute(device, stream, call),
                 ("rows", _) => rows::execute(device, stream, call),
                 ("scan", _) => scan::execute(device, stream, call),
-                ("linalg", "matmul") => matmul::execute(device, stream, call),
+                ("linalg" | "linear", "matmul") => matmul::execute(device, stream, call),
                 ("index", "positions") => positions::execute(device, stream, call),
                 ("index", _) => index::execute(device, stream, call),
                 ("random", _) => random::execute(device, stream, call),
+                ("norm", _) => norm::execute((device, stream), call),
+                ("convolution", _) => convolution::execute((device, stream), call),
+                ("attention", _) => attention::execute((device, stream), call),
+                ("pool", _) => pool::execute((device, stream), call),
+                ("recurrent", _) => recurrent::execute((device, stream), call),
+                ("optim", _) => optim::execute((device, stream), call),
+                ("dropout", _) => dropout::execute((device, stream), call),
                 (group, name) => Err(Error::not_supported(format!("it has no {name} of {group}"))),
             }
         })

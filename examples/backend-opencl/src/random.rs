@@ -32,11 +32,12 @@ fn source(device: &Device, normal: bool, dtype: Type) -> String {
     };
     format!(
         "{}{}#define NORMAL {}\n#define NUMBERS {}\n#define BITS {bits}\n#define WIDE {wide}\n\
-         #define TURN {turn}\n{}",
+         #define TURN {turn}\n{}{}",
         prelude(device.float64),
         dtype.define("r", dtype),
         u8::from(normal),
         if dtype == F64 { 2 } else { 4 },
+        include_str!("kernels/philox.cl"),
         include_str!("kernels/random.cl")
     )
 }

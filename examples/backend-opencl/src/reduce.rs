@@ -10,7 +10,8 @@ use crate::types::Type::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8,
 use crate::types::prelude;
 
 /// The operations, by the number that they have in the kernel's source, less 1.
-const NAMES: [&str; 8] = ["sum", "mean", "max", "min", "argmax", "argmin", "all", "any"];
+const NAMES: [&str; 9] =
+    ["sum", "mean", "max", "min", "argmax", "argmin", "all", "any", "has_inf_nan"];
 
 /// The bytes of a part of a lane, at most.
 const PART: u64 = 16;
@@ -29,7 +30,7 @@ pub fn support(name: &str, input: Type, output: Type) -> Result<()> {
         "mean" => output.is_float(),
         "max" | "min" => input == output,
         "argmax" | "argmin" => output == I64,
-        "all" | "any" => output == Bool,
+        "all" | "any" | "has_inf_nan" => output == Bool,
         _ => return Err(Error::not_supported(format!("it has no reduction {name}"))),
     };
     if fits {
@@ -89,22 +90,27 @@ fn extremes(least: bool, input: Type) -> String {
     )
 }
 
-/// Returns the definitions that `all` and `any` have of their own.
-fn truths(input: Type) -> String {
+/// Returns the definitions that `all`, `any` and `has_inf_nan` have of their own.
+fn truths(name: &str, input: Type) -> String {
     let mask = match input {
         Bool | I8 | U8 => "char",
         I16 | U16 => "short",
         I32 | U32 | F16 | BF16 | F32 => "int",
         I64 | U64 | F64 => "long",
     };
-    format!("#define ACC {mask}\n#define TO_ACCV(x) ((x) != (CV_x)(0))\n")
+    let truth = match name {
+        "has_inf_nan" if input.is_float() => "(~isfinite(x))",
+        "has_inf_nan" => "((x) != (x))",
+        _ => "((x) != (CV_x)(0))",
+    };
+    format!("#define ACC {mask}\n#define TO_ACCV(x) {truth}\n")
 }
 
 fn source(device: &Device, op: u8, input: Type, output: Type) -> String {
     let from = if sum_type(output) == F64 { F64 } else { F32 };
     let own = match NAMES[usize::from(op) - 1] {
         "sum" | "mean" => sums(input, output),
-        "all" | "any" => truths(input),
+        name @ ("all" | "any" | "has_inf_nan") => truths(name, input),
         name => extremes(name.ends_with("min"), input),
     };
     format!(

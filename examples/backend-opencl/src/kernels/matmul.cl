@@ -13,13 +13,20 @@
 
 #define UNROLLED _Pragma("unroll")
 
-typedef struct { long rank; long shape[DIMS]; long a[DIMS]; long b[DIMS]; } Batch;
+typedef struct { long rank; long shape[DIMS]; long a[DIMS]; long b[DIMS]; long c[DIMS]; } Batch;
+// The addend's steps, and the factors of the product and of the addend.
+typedef struct { long row; long column; long is_there; } Addend;
+typedef struct { ACC alpha; ACC beta; } Factors;
 typedef union { ACCV all; ACC each[WIDTH]; } Numbers;
 
 kernel __attribute__((reqd_work_group_size(COLUMN_ITEMS, ROW_ITEMS, 1)))
 void run(global T_r *pr, long ar, global const T_x *pa, long aa, global const T_x *pb, long ab,
          Batch batch, long rows, long columns, long depth, long row_a, long depth_a, long depth_b,
-         long column_b) {
+         long column_b
+#if HAS_EPILOGUE
+         , global const T_x *pc, long ac, Addend addend, Factors factors
+#endif
+         ) {
     local ACC tile_b[DEPTH * TILE_COLUMNS];
 #if ITEMS > 1
     local ACC tile_a[DEPTH * TILE_ROWS];
@@ -36,6 +43,9 @@ void run(global T_r *pr, long ar, global const T_x *pa, long aa, global const T_
         rest = q;
         aa += i * batch.a[dim];
         ab += i * batch.b[dim];
+#if HAS_EPILOGUE
+        ac += i * batch.c[dim];
+#endif
     }
     Numbers sums[ROWS][VECTORS];
     for (int i = 0; i < ROWS; i++) for (int v = 0; v < VECTORS; v++) sums[i][v].all = 0;
@@ -99,7 +109,19 @@ void run(global T_r *pr, long ar, global const T_x *pa, long aa, global const T_
         for (int v = 0; v < VECTORS; v++) {
             long to = column + v * WIDTH;
             global T_r *r = pr + (row + i) * columns + to;
-            for (int j = 0; j < WIDTH && to + j < columns; j++) STORE_r(r, j, (C_x)sums[i][v].each[j]);
+            for (int j = 0; j < WIDTH && to + j < columns; j++) {
+                ACC sum = sums[i][v].each[j];
+#if HAS_EPILOGUE
+                sum = PRODUCT(factors.alpha, sum);
+                if (addend.is_there) {
+                    long at = ac + (row + i) * addend.row + (to + j) * addend.column;
+                    ACC other = LOAD_x(pc, at);
+                    sum = ADD_PRODUCT(sum, factors.beta, other);
+                }
+                sum = activated(sum);
+#endif
+                STORE_r(r, j, (C_x)sum);
+            }
         }
     }
 }

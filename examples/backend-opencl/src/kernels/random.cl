@@ -3,19 +3,8 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void run(global T_r *pr, long ar, ulong count, ulong seed, ulong offset) {
     ulong block = get_global_id(0), i = block * NUMBERS;
     if (i >= count) return;
-    ulong counter = offset + block;
-    uint a = (uint)counter, b = (uint)(counter >> 32), c = 0, d = 0;
-    uint low = (uint)seed, high = (uint)(seed >> 32);
-    for (int round_number = 0; round_number < 10; round_number++) {
-        uint first_high = mul_hi(0xD2511F53u, a), first = 0xD2511F53u * a;
-        uint second_high = mul_hi(0xCD9E8D57u, c), second = 0xCD9E8D57u * c;
-        a = second_high ^ b ^ low;
-        b = second;
-        c = first_high ^ d ^ high;
-        d = first;
-        low += 0x9E3779B9u;
-        high += 0xBB67AE85u;
-    }
+    uint4 words = philox(seed, offset + block);
+    uint a = words.x, b = words.y, c = words.z, d = words.w;
 #if NUMBERS == 2
     double u = (double)(((ulong)b << 32 | a) >> 11) * 0x1p-53;
     double v = (double)(((ulong)d << 32 | c) >> 11) * 0x1p-53;
