@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keyfold import _foreign_names
 from keyfold._default import dispatcher as _default
-from keyfold._errors import InvalidValue, ShapeError
+from keyfold._errors import BindingError, InvalidValue, ShapeError
 from keyfold._messages import refused
 from keyfold._ops._creation import asarray, is_index
 from keyfold._ops._functions import matrix_transpose
@@ -81,6 +81,16 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
+def _outs(function: str, out: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The arguments of an operator's overload `out`, one for each result."""
+    if not isinstance(out, tuple) or len(out) != len(names):
+        raise BindingError(
+            f"linalg.{function}(): argument 'out' must be a tuple of {len(names)} arrays, for "
+            f"{', '.join(names)}, not {out!r:.80}"
+        )
+    return dict(zip(names, out, strict=True))
+
+
 def cholesky(x: Any, /, *, upper: bool = False) -> Any:
     """Return the lower triangular `L` with `L @ L.T == x`, of positive definite matrices.
 
@@ -95,7 +105,9 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
     return _aten.linalg_cholesky(x, upper=upper)
 
 
-def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+def svd(
+    x: Any, /, *, full_matrices: bool = True, out: tuple[Any, Any, Any] | None = None
+) -> SVDResult:
     """Return the singular value decomposition: `x == (U * S[..., None, :]) @ Vh`.
 
     That is so with `full_matrices=False`, where `U` is `[..., m, k]` and `Vh` `[..., k, n]`; by
@@ -104,11 +116,14 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     Args:
         x: matrices `[..., m, n]`.
         full_matrices: False for as many singular vectors as singular values only.
+        out: arrays to write the results to, which are returned.
 
     Raises:
         InvalidValue: elements are NaN or infinite.
     """
-    return SVDResult(*_aten.linalg_svd(x, full_matrices))
+    if out is None:
+        return SVDResult(*_aten.linalg_svd(x, full_matrices))
+    return SVDResult(*_aten.linalg_svd.U(x, full_matrices, **_outs("svd", out, SVDResult._fields)))
 
 
 def svdvals(x: Any, /) -> Any:
@@ -120,27 +135,37 @@ def svdvals(x: Any, /) -> Any:
     return _aten.linalg_svdvals(x)
 
 
-def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+def qr(x: Any, /, *, mode: str = "reduced", out: tuple[Any, Any] | None = None) -> QRResult:
     """Return orthonormal `Q` and upper triangular `R` with `Q @ R == x`.
 
     Args:
         x: matrices `[..., m, n]`.
         mode: `reduced` for `Q` of `min(m, n)` columns, `complete` for `m` columns, and `r` for `R`
             only, with an empty `Q`.
+        out: arrays to write the results to, which are returned.
 
     Raises:
         InvalidValue: another mode.
     """
-    return QRResult(*_aten.linalg_qr(x, mode))
+    if out is None:
+        return QRResult(*_aten.linalg_qr(x, mode))
+    return QRResult(*_aten.linalg_qr.out(x, mode, **_outs("qr", out, QRResult._fields)))
 
 
-def eigh(x: Any, /) -> EighResult:
+def eigh(x: Any, /, *, out: tuple[Any, Any] | None = None) -> EighResult:
     """Return the eigenvalues `[..., n]` and eigenvectors of symmetric matrices `[..., n, n]`.
+
+    Args:
+        x: symmetric matrices, of which the lower triangle is read.
+        out: arrays to write the results to, which are returned.
 
     Raises:
         InvalidValue: elements are NaN or infinite.
     """
-    return EighResult(*_aten.linalg_eigh(x))
+    if out is None:
+        return EighResult(*_aten.linalg_eigh(x))
+    outs = _outs("eigh", out, ("eigvals", "eigvecs"))
+    return EighResult(*_aten.linalg_eigh.eigvals(x, **outs))
 
 
 def eigvalsh(x: Any, /) -> Any:
@@ -186,9 +211,17 @@ def det(x: Any, /) -> Any:
     return _aten.linalg_det(x)
 
 
-def slogdet(x: Any, /) -> SlogdetResult:
-    """Return the sign and the logarithm of the absolute value of determinants."""
-    return SlogdetResult(*_aten.linalg_slogdet(x))
+def slogdet(x: Any, /, *, out: tuple[Any, Any] | None = None) -> SlogdetResult:
+    """Return the sign and the logarithm of the absolute value of determinants.
+
+    Args:
+        x: square matrices.
+        out: arrays to write the results to, which are returned.
+    """
+    if out is None:
+        return SlogdetResult(*_aten.linalg_slogdet(x))
+    outs = _outs("slogdet", out, SlogdetResult._fields)
+    return SlogdetResult(*_aten.linalg_slogdet.out(x, **outs))
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:

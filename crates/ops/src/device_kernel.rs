@@ -214,7 +214,8 @@ fn run_fallback(
     let there: Vec<ValueRef<'_>> = copies.iter().map(Value::as_ref).collect();
     note_fallback(&schema.name.to_string(), from, to)?;
     let result = context.dispatcher()?.call(&schema.name.to_string(), &there)?;
-    let mut returned = None;
+    // The written argument that each result is.
+    let mut returned = vec![None; schema.returns.len()];
     for (place, argument) in schema.arguments.iter().enumerate().filter(|(_, a)| is_written(a)) {
         if matches!(args[place], ValueRef::None) {
             continue;
@@ -226,19 +227,22 @@ fn run_fallback(
             unsafe { target.copy_from(&copy) }
         });
         written.map_err(|error| error_at(error, schema, argument))?;
-        if schema.returns.iter().any(|result| is_same_memory(&result.alias, &argument.alias)) {
-            returned = Some(place);
+        for (result, returned) in schema.returns.iter().zip(&mut returned) {
+            if is_same_memory(&result.alias, &argument.alias) {
+                *returned = Some(place);
+            }
         }
     }
-    match returned {
-        Some(at) => Ok(Value::Argument(at)),
-        None => match result {
-            // A value's reference doesn't tell several results from a list.
-            Value::Tuple(results) => {
-                let copies = results.iter().map(|one| copy_between(one.as_ref(), (to, home)));
-                copies.collect::<Result<_>>().map(Value::Tuple)
-            }
-            result => copy_between(result.as_ref(), (to, home)),
-        },
+    match (result, &returned[..]) {
+        (_, [Some(at)]) => Ok(Value::Argument(*at)),
+        // A value's reference doesn't tell several results from a list.
+        (Value::Tuple(results), _) => {
+            let all = results.iter().zip(returned).map(|(result, returned)| match returned {
+                Some(at) => Value::from_ref(args[at]),
+                None => copy_between(result.as_ref(), (to, home)),
+            });
+            all.collect::<Result<_>>().map(Value::Tuple)
+        }
+        (result, _) => copy_between(result.as_ref(), (to, home)),
     }
 }

@@ -316,10 +316,12 @@ where
 /// computation isn't given it.
 pub(crate) struct SeveralPlan<R> {
     pub(crate) forms: SmallVec<[Option<TensorMeta>; 4]>,
-    pub(crate) run: R,
+    run: R,
+    is_whole: bool,
 }
 
-/// The computation of several results, whose tensors were allocated for it.
+/// The computation of several results into contiguous tensors of the planned forms. During the call nothing else
+/// uses their memory, which no argument shares.
 pub(crate) trait RunSeveral: FnOnce(&Op, &[&Tensor]) -> Result<()> {}
 
 impl<F: FnOnce(&Op, &[&Tensor]) -> Result<()>> RunSeveral for F {}
@@ -327,8 +329,7 @@ impl<F: FnOnce(&Op, &[&Tensor]) -> Result<()>> RunSeveral for F {}
 impl<R: RunSeveral> SeveralPlan<R> {
     /// Makes the plan of results of these forms, each on a device, of a shape and a dtype.
     pub(crate) fn new(forms: impl IntoIterator<Item = (Device, Shape, DType)>, run: R) -> Self {
-        let form = |(device, shape, dtype)| Some(TensorMeta { device, shape, dtype });
-        SeveralPlan { forms: forms.into_iter().map(form).collect(), run }
+        Self::of_wanted(forms.into_iter().map(Some), run)
     }
 
     /// As [`SeveralPlan::new`], without those results that the call doesn't want.
@@ -337,7 +338,14 @@ impl<R: RunSeveral> SeveralPlan<R> {
         run: R,
     ) -> Self {
         let form = |(device, shape, dtype)| TensorMeta { device, shape, dtype };
-        SeveralPlan { forms: forms.into_iter().map(|one| one.map(form)).collect(), run }
+        let forms = forms.into_iter().map(|one| one.map(form)).collect();
+        SeveralPlan { forms, run, is_whole: false }
+    }
+
+    /// Declares that the computation may fail after it wrote some elements: tensors of the caller's are
+    /// written only after it succeeded.
+    pub(crate) fn whole(self) -> Self {
+        SeveralPlan { is_whole: true, ..self }
     }
 
     /// Allocates the results and computes them; on Meta nothing is computed.
@@ -353,9 +361,96 @@ impl<R: RunSeveral> SeveralPlan<R> {
             let outs: SmallVec<[&Tensor; 4]> = results.iter().flatten().collect();
             (self.run)(op, &outs)?;
         }
-        let value = |result: Option<Tensor>| result.map_or(Value::None, Value::Tensor);
-        Ok(Value::Tuple(results.into_iter().map(value).collect()))
+        Ok(tuple_of(results))
     }
+
+    /// Writes the results into arguments of the call with `args`, one for each result and `None` for one that
+    /// the call doesn't want. All of them are checked before the first is written.
+    ///
+    /// # Errors
+    /// As [`check_written`], [`ErrorKind::Value`] where two of them share memory, or for a result that isn't
+    /// wanted or has no tensor, and those of [`SeveralPlan::fresh`].
+    ///
+    /// # Safety
+    /// During the call nothing else uses the memory of `outs`: the schema says that the operator writes to
+    /// these arguments.
+    pub(crate) unsafe fn write(
+        self,
+        op: &Op,
+        outs: &[(&str, Option<&Tensor>)],
+        args: &[ValueRef<'_>],
+    ) -> Result<Value> {
+        let wanted = wanted_outs(op, &self.forms, outs)?;
+        if !op.is_meta() {
+            // The computation writes into a tensor of the caller's, or into one of its own if that is needed.
+            let mut own: SmallVec<[Option<Tensor>; 4]> = SmallVec::new();
+            for (form, _, out) in &wanted {
+                let is_direct = !self.is_whole && out.dtype() == form.dtype && out.is_contiguous();
+                let is_direct = is_direct && !op.at(shares(args, out))?;
+                let made = (!is_direct).then(|| op.output(form.device, &form.shape, form.dtype));
+                own.push(made.transpose()?);
+            }
+            let targets =
+                wanted.iter().zip(&own).map(|((.., out), own)| own.as_ref().unwrap_or(out));
+            (self.run)(op, &targets.collect::<SmallVec<[&Tensor; 4]>>())?;
+            for ((.., out), own) in wanted.iter().zip(&own) {
+                if let Some(own) = own {
+                    // SAFETY: the caller's promise.
+                    unsafe { convert::write_converted(op, own, out) }?;
+                }
+            }
+        }
+        Ok(tuple_of(outs.iter().map(|(_, out)| out.cloned())))
+    }
+}
+
+/// Returns the results of a call as its value.
+pub(crate) fn tuple_of(results: impl IntoIterator<Item = Option<Tensor>>) -> Value {
+    let value = |result: Option<Tensor>| result.map_or(Value::None, Value::Tensor);
+    Value::Tuple(results.into_iter().map(value).collect())
+}
+
+/// Returns the form of each wanted result, with the name of the argument that it is written into and its
+/// tensor, which were checked.
+pub(crate) fn wanted_outs<'o>(
+    op: &Op,
+    forms: &'o [Option<TensorMeta>],
+    outs: &[(&'o str, Option<&'o Tensor>)],
+) -> Result<SmallVec<[(&'o TensorMeta, &'o str, &'o Tensor); 4]>> {
+    let mut wanted: SmallVec<[(&TensorMeta, &str, &Tensor); 4]> = SmallVec::new();
+    for (form, (name, out)) in forms.iter().zip(outs) {
+        match (form, out) {
+            (Some(form), Some(out)) => {
+                check_written(op, name, out, &form.shape, form.dtype)?;
+                for (_, other, before) in &wanted {
+                    if op.at(overlap(before, out))? != Overlap::None {
+                        let message = format!(
+                            "arguments '{other}' and '{name}' share memory; give each result a tensor of \
+                             its own"
+                        );
+                        return Err(op.error(ErrorKind::Value, message));
+                    }
+                }
+                wanted.push((form, name, out));
+            }
+            (Some(form), None) => {
+                let message = format!(
+                    "argument '{name}' is None, but its result is computed; give a {} tensor of shape \
+                     {:?}",
+                    form.dtype, form.shape
+                );
+                return Err(op.error(ErrorKind::Value, message));
+            }
+            (None, Some(_)) => {
+                let message = format!(
+                    "argument '{name}' is given, but this call doesn't compute its result; give None"
+                );
+                return Err(op.error(ErrorKind::Value, message));
+            }
+            (None, None) => {}
+        }
+    }
+    Ok(wanted)
 }
 
 /// A function that checks a call's arguments and plans its several results, as [`Infer`] does for one.

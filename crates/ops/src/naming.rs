@@ -218,6 +218,9 @@ impl Signature {
             "threshold" => "the least random word that keeps an element, from 0 to 2**32",
             "seed" => "which stream of random words it is",
             "offset" => "how many blocks of four words of the stream are left out",
+            "out" if argument.ty.to_string() == "Tensor[]?" => {
+                "an array for each result to write it to, in a tuple, which are returned"
+            }
             "out" => "an array to write the result to, which is returned",
             "dim" => "PyTorch's name of `axis`",
             "keepdim" => "PyTorch's name of `keepdims`",
@@ -236,7 +239,11 @@ impl Row {
         let mut text = public.form.parameters().to_owned();
         if self.out_schema().is_some() {
             text += if text.contains('*') { "" } else { ", *" };
-            text += ", Tensor? out=None";
+            text += if self.schema().returns.len() > 1 {
+                ", Tensor[]? out=None"
+            } else {
+                ", Tensor? out=None"
+            };
         }
         let mut schema = Schema::parse(&format!("keyfold::{}({text}) -> Tensor", public.name))?;
         let is_array = |ty: &Type| {

@@ -34,7 +34,8 @@ class _OperatorMethods:
 /// The type of a parameter.
 fn annotation(argument: &Argument) -> &'static str {
     if argument.name == "out" {
-        return "_Array | None";
+        let several = argument.ty.to_string() == "Tensor[]?";
+        return if several { "tuple[_Array, ...] | None" } else { "_Array | None" };
     }
     match argument.ty.to_string().as_str() {
         "Tensor" => "_A",

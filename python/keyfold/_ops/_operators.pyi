@@ -434,11 +434,25 @@ def dropout(x: _A, /, p: float = 0.5, *, train: bool = True) -> _A: ...
 def dropout(x: _Array, /, p: float = 0.5, *, train: bool = True) -> Any: ...
 @overload
 def dropout_threshold(
-    x: _A, /, threshold: int, scale: float, seed: int, offset: int = 0
+    x: _A,
+    /,
+    threshold: int,
+    scale: float,
+    seed: int,
+    offset: int = 0,
+    *,
+    out: tuple[_Array, ...] | None = None,
 ) -> tuple[_A, _A]: ...
 @overload
 def dropout_threshold(
-    x: _Array, /, threshold: int, scale: float, seed: int, offset: int = 0
+    x: _Array,
+    /,
+    threshold: int,
+    scale: float,
+    seed: int,
+    offset: int = 0,
+    *,
+    out: tuple[_Array, ...] | None = None,
 ) -> tuple[Any, Any]: ...
 @overload
 def elu(x: _A, /, alpha: complex = 1, *, out: _Array | None = None) -> _A: ...

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::Value as _;
+use keyfold_dispatch::schema::Return;
 use keyfold_tensor::device::random::set_state;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -96,15 +97,25 @@ fn call_with(
     batch.call(&flat)
 }
 
-/// Returns the argument that is also the result, if the schema declares that the operator writes to
-/// it and returns it: `f_(Tensor(a!) self) -> Tensor(a!)`.
-fn written_argument(batch: &Batch<'_, '_>) -> Option<usize> {
+/// Returns the arguments that are also the results, if the schema declares that the operator writes to
+/// each of them and returns it: `f_(Tensor(a!) self) -> Tensor(a!)`.
+fn written_results(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let schema = batch.operator().schema();
-    let [only] = &schema.returns[..] else { return None };
-    let returned = only.alias.as_ref().filter(|alias| alias.write)?;
-    schema.arguments.iter().position(|argument| {
-        argument.alias.as_ref().is_some_and(|alias| alias.write && alias.sets == returned.sets)
-    })
+    let place = |result: &Return| {
+        let returned = result.alias.as_ref().filter(|alias| alias.write)?;
+        schema.arguments.iter().position(|argument| {
+            argument.alias.as_ref().is_some_and(|alias| alias.write && alias.sets == returned.sets)
+        })
+    };
+    let Some(places) = schema.returns.iter().map(place).collect::<Option<Vec<_>>>() else {
+        return Ok(None);
+    };
+    let mut results = places.into_iter().map(|place| Value::from_ref(batch.args[place]));
+    match schema.returns.len() {
+        0 => Ok(None),
+        1 => results.next().transpose(),
+        _ => results.collect::<Result<_>>().map(|all| Some(Value::Tuple(all))),
+    }
 }
 
 /// Runs the operator on each example of the batch. The examples' results are stacked; values other
@@ -121,7 +132,7 @@ pub(crate) fn loop_over_examples(batch: &Batch<'_, '_>) -> Result<Value> {
     if batch.size == 0 {
         return empty(batch);
     }
-    let returned = written_argument(batch);
+    let returned = written_results(batch)?;
     let mut results = Vec::with_capacity(if returned.is_some() { 0 } else { batch.size });
     let mut slices = Vec::new();
     let repeated = random::repeated(batch.level, batch.args)?;
@@ -141,16 +152,16 @@ pub(crate) fn loop_over_examples(batch: &Batch<'_, '_>) -> Result<Value> {
             results.push(result);
         }
     }
-    if let Some(place) = returned {
-        return Value::from_ref(batch.args[place]);
+    match returned {
+        Some(written) => Ok(written),
+        None => collect(batch, results),
     }
-    collect(batch, results)
 }
 
 /// Returns the results for an empty batch, with shapes from the operator's Meta kernel.
 fn empty(batch: &Batch<'_, '_>) -> Result<Value> {
-    if let Some(place) = written_argument(batch) {
-        return Value::from_ref(batch.args[place]);
+    if let Some(written) = written_results(batch)? {
+        return Ok(written);
     }
     let unknown = |why: &str| {
         Error::new(

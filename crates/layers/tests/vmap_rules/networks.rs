@@ -23,6 +23,79 @@ fn norms_of_examples() {
     }
 }
 
+/// Calls with each of the tensors batched, and with all of them, at different places.
+fn check_each(name: &str, shapes: &[Option<&[usize]>], rest: &[(usize, Arg)]) {
+    for batched in 0..=shapes.len() {
+        let tensor = |(at, shape): (usize, &Option<&[usize]>)| match shape {
+            None => none(),
+            Some(shape) if batched == at || batched == shapes.len() => {
+                everywhere(shape, |s| positive(s, at + 1)).swap_remove(at % (shape.len() + 1))
+            }
+            Some(shape) => Arg::All(positive(shape, at + 1)),
+        };
+        if shapes.get(batched).is_some_and(Option::is_none) {
+            continue;
+        }
+        let mut args: Vec<Arg> = shapes.iter().enumerate().map(tensor).collect();
+        for (place, arg) in rest {
+            args.insert(*place, arg.clone());
+        }
+        check(name, &args);
+    }
+}
+
+#[test]
+fn norms_with_their_statistics() {
+    let (x, statistics, lane): (&[usize], &[usize], &[usize]) = (&[2, 4, 5], &[2, 4, 1], &[5]);
+    let channels: &[usize] = &[4];
+    let groups: &[usize] = &[2, 2];
+    let mask =
+        |bits: &[bool]| Arg::Other(Value::List(bits.iter().map(|bit| Value::Bool(*bit)).collect()));
+    let masks = [[true, false, false], [true, true, true], [false, true, false]];
+    for [w, b] in [[Some(lane), Some(lane)], [None, None], [Some(channels), None]] {
+        let last = |at| (at, float(0.1));
+        check_each("aten::native_layer_norm", &[Some(x), w, b], &[(1, list(&[5])), last(4)]);
+        check_each("aten::_fused_rms_norm", &[Some(x), w], &[(1, list(&[5])), last(3)]);
+        // An error: an example has fewer dimensions than a lane.
+        let lanes = (1, list(&[3, 2, 4, 5]));
+        check_each("aten::native_layer_norm", &[Some(x), None, None], &[lanes, last(4)]);
+        for each in masks {
+            let tensors = [Some(x), Some(x), Some(statistics), Some(statistics), w, b];
+            let rest = [(2, list(&[5])), (7, mask(&each))];
+            check_each("aten::native_layer_norm_backward", &tensors, &rest);
+            let tensors = [Some(x), Some(x), Some(statistics), w];
+            let rest = [(2, list(&[5])), (5, mask(&each[..2]))];
+            check_each("aten::_fused_rms_norm_backward", &tensors, &rest);
+        }
+    }
+    let momentum = [float(0.25), float(0.1)];
+    let numbered = |from: usize, all: &[Arg]| -> Vec<(usize, Arg)> {
+        all.iter().enumerate().map(|(i, arg)| (from + i, arg.clone())).collect()
+    };
+    for [w, b] in [[Some(channels), Some(channels)], [None, None], [Some(lane), None]] {
+        let sizes = [int(2), int(4), int(5), int(2), float(0.1)];
+        check_each("aten::native_group_norm", &[Some(x), w, b], &numbered(3, &sizes));
+        let c = Some(channels);
+        let last = [&[bool_arg(true)][..], &momentum].concat();
+        let name = "aten::_native_batch_norm_legit.no_stats";
+        check_each(name, &[Some(x), w, b], &numbered(3, &last));
+        let name = "aten::_native_batch_norm_legit_functional";
+        check_each(name, &[Some(x), w, b, c, c], &numbered(5, &last));
+        let name = "aten::_native_batch_norm_legit_no_training";
+        check_each(name, &[Some(x), w, b, c, c], &numbered(5, &momentum));
+        for each in masks {
+            let last = [int(2), int(4), int(5), int(2), mask(&each)];
+            let tensors = [Some(x), Some(x), Some(groups), Some(groups), w];
+            check_each("aten::native_group_norm_backward", &tensors, &numbered(5, &last));
+            for trains in [true, false] {
+                let last = [bool_arg(trains), float(0.1), mask(&each)];
+                let tensors = [Some(x), Some(x), w, c, c, c, c];
+                check_each("aten::native_batch_norm_backward", &tensors, &numbered(7, &last));
+            }
+        }
+    }
+}
+
 #[test]
 fn convolutions_of_examples() {
     let names = [

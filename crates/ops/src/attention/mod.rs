@@ -194,7 +194,7 @@ fn forward<'a>(
     let forms = [(device, out, dtype), (device, logarithms, logarithm_dtype(dtype))];
     Ok(SeveralPlan::new(forms, move |op: &Op, outs: &[&Tensor]| {
         let inputs: Vec<&Tensor> = [query, key, value].into_iter().chain(mask).collect();
-        // SAFETY: the results were allocated for this call (`RunSeveral`).
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     }))
 }

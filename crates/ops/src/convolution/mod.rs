@@ -121,14 +121,15 @@ fn convolution_backward<'a>(
         let mut run = |which: usize, op_of: &'static Operation, inputs: &[&Tensor]| {
             let Some(out) = wanted[which].then(|| outs.next()).flatten() else { return Ok(()) };
             let out = if which == 0 { images(op, out, sizes.single)? } else { out.detach() };
-            // SAFETY: the results were allocated for this call (`RunSeveral`).
+            // SAFETY: nothing else uses the results' memory (`RunSeveral`).
             unsafe { op.execute(&sizes.params(op_of), inputs, &[&out]) }
         };
         run(0, of_input, &[&gradient, &*weight])?;
         run(1, WEIGHT_GRADIENT, &[seen, sees])?;
         run(2, BIAS_GRADIENT, &[&gradient])
     };
-    Ok(SeveralPlan::of_wanted(forms, run))
+    // A backend may lack the operation of a later gradient.
+    Ok(SeveralPlan::of_wanted(forms, run).whole())
 }
 
 /// Returns the rows of convolutions.

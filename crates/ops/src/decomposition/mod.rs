@@ -97,7 +97,7 @@ fn svd<'a>(
     ];
     let params = DecompositionParams { vectors: true, full, ..DecompositionParams::new(SVD) };
     let run = move |op: &Op, outs: &[&Tensor]| execute(op, params, &[a], outs);
-    Ok(SeveralPlan::new(forms, run))
+    Ok(SeveralPlan::new(forms, run).whole())
 }
 
 fn svdvals<'a>(
@@ -119,7 +119,7 @@ fn eigh<'a>(
     let forms = [form(&call, x, stack, &[n])?, form(&call, x, stack, &[n, n])?];
     let params = DecompositionParams { vectors: true, upper, ..DecompositionParams::new(EIGH) };
     let run = move |op: &Op, outs: &[&Tensor]| execute(op, params, &[x], outs);
-    Ok(SeveralPlan::new(forms, run))
+    Ok(SeveralPlan::new(forms, run).whole())
 }
 
 fn eigvalsh<'a>(
@@ -158,7 +158,7 @@ fn qr<'a>(
     let params = DecompositionParams { vectors, full, ..DecompositionParams::new(QR) };
     let run =
         move |op: &Op, outs: &[&Tensor]| execute(op, params, &[a], &outs[usize::from(!vectors)..]);
-    Ok(SeveralPlan::new(forms, run))
+    Ok(SeveralPlan::new(forms, run).whole())
 }
 
 fn cholesky_ex<'a>(
@@ -169,7 +169,7 @@ fn cholesky_ex<'a>(
     let forms = [form(&call, x, stack, &[n, n])?, info_form(&call, x, stack)?];
     let params = DecompositionParams { upper, checked, ..DecompositionParams::new(CHOLESKY) };
     let run = move |op: &Op, outs: &[&Tensor]| execute(op, params, &[x], outs);
-    Ok(SeveralPlan::new(forms, run))
+    Ok(SeveralPlan::new(forms, run).whole())
 }
 
 fn cholesky<'a>(
@@ -207,7 +207,7 @@ fn solve_ex<'a>(
     let run = move |op: &Op, outs: &[&Tensor]| {
         solve_systems(op, params, &systems, outs[0], Some(outs[1]))
     };
-    Ok(SeveralPlan::new(forms, run))
+    Ok(SeveralPlan::new(forms, run).whole())
 }
 
 fn solve<'a>(
@@ -250,5 +250,5 @@ fn slogdet<'a>(
     let forms = [form(&call, a, stack, &[])?, form(&call, a, stack, &[])?];
     let params = DecompositionParams::new(SLOGDET);
     let run = move |op: &Op, outs: &[&Tensor]| execute(op, params, &[a], outs);
-    Ok(SeveralPlan::new(forms, run))
+    Ok(SeveralPlan::new(forms, run).whole())
 }

@@ -87,7 +87,8 @@ fn factorizations() -> Result<Vec<Row>> {
             super::svd,
             several(READS_RESULTS, gradients::svd, tangents::svd, batching::one),
             Naming::PartOf("linalg.svd"),
-        )?,
+        )?
+        .out_named("U", &["U", "S", "Vh"]),
         Row::computes::<(&Tensor, Option<&'static str>), _, _>(
             ("aten::linalg_svdvals", ""),
             "Tensor A, *, str? driver=None",
@@ -103,7 +104,8 @@ fn factorizations() -> Result<Vec<Row>> {
             super::eigh,
             several(READS_RESULTS, gradients::eigh, tangents::eigh, batching::one),
             Naming::PartOf("linalg.eigh"),
-        )?,
+        )?
+        .out_named("eigvals", &["eigvals", "eigvecs"]),
         Row::computes::<Of<&'static str>, _, _>(
             ("aten::linalg_eigvalsh", ""),
             "Tensor self, str UPLO=\"L\"",
@@ -126,7 +128,8 @@ fn factorizations() -> Result<Vec<Row>> {
             super::cholesky_ex,
             several(READS_RESULTS, gradients::cholesky_ex, tangents::cholesky_ex, batching::one),
             Naming::Unnamed("`keyfold.linalg.cholesky` calls `aten::linalg_cholesky`"),
-        )?,
+        )?
+        .out_named("L", &["L", "info"]),
         Row::computes::<Of<bool>, _, _>(
             ("aten::linalg_cholesky", ""),
             "Tensor self, *, bool upper=False",

@@ -4,9 +4,11 @@ use keyfold_backend::{NormParams, Operation};
 use keyfold_core::{DType, Device, ErrorKind, Result, Shape};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Saves;
+use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, ValueRef};
 
 use super::batch_gradients as gradients;
+use super::batching;
 use super::many::Many;
 use super::{
     affine_bits, check_eps, check_floating, check_grad, check_lanes, check_optional,
@@ -118,7 +120,7 @@ fn plan<'t>(
     let run = move |op: &Op, outs: &[&Tensor]| {
         let (mean, variance) = running.map(|(mean, variance, _)| (mean, variance)).unzip();
         let inputs = optional_inputs([Some(x), weight, bias, mean, variance]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::new(forms, run))
@@ -185,7 +187,7 @@ fn inference<'t>(
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(x), Some(mean), Some(variance), weight, bias]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, &outs[..1]) }
     };
     Ok(SeveralPlan::new(forms, run))
@@ -237,7 +239,7 @@ fn backward<'t>(
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(grad), Some(x), Some(first), Some(second), weight]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::of_wanted(forms, run))
@@ -252,22 +254,26 @@ pub(super) fn rows() -> Result<Vec<Row>> {
     type Maybe = Option<&'static Tensor>;
     type Gradient = Many<5, GradientTensors<'static>, GradientRest<'static>>;
     let part = Naming::PartOf("batch_norm");
+    let forward: vmap::Rule = batching::batch_norm;
+    let rules =
+        |reads, vjp, tangent, batching| layers_of(reads, vjp, tangent, batching, Category::Leave);
     Ok(vec![
         Row::computes_several::<(T, Maybe, Maybe, bool, f64, f64), _, _>(
             "aten::_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, \
              bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
             |_| (),
             without_running,
-            layers_of(READS, gradients::training, gradients::training_tangents, Category::Leave),
+            rules(READS, gradients::training, gradients::training_tangents, forward),
             part,
-        )?,
+        )?
+        .out_named("no_stats_out", &["out", "save_mean", "save_invstd"]),
         Row::computes_several::<WithRunning<'static>, _, _>(
             "aten::_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, \
              Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> \
              (Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)",
             |_| (),
             with_running,
-            layers_of(READS, gradients::running, gradients::running_tangents, Category::Leave),
+            rules(READS, gradients::running, gradients::running_tangents, forward),
             part,
         )?,
         Row::computes_several::<(T, Maybe, Maybe, T, T, f64, f64), _, _>(
@@ -276,12 +282,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
              Tensor, Tensor)",
             |_| (),
             inference,
-            layers_of(
-                READS_RUNNING,
-                gradients::inference,
-                gradients::inference_tangents,
-                Category::Leave,
-            ),
+            rules(READS_RUNNING, gradients::inference, gradients::inference_tangents, forward),
             part,
         )?,
         Row::computes_several::<Gradient, _, _>(
@@ -290,11 +291,11 @@ pub(super) fn rows() -> Result<Vec<Row>> {
              bool train, float eps, bool[3] output_mask) -> (Tensor?, Tensor?, Tensor?)",
             |_| (),
             backward,
-            layers_of(
+            rules(
                 READS_ALL,
                 gradients::backward,
                 gradients::backward_tangents_of,
-                Category::Leave,
+                batching::batch_norm_backward,
             ),
             Naming::Unnamed("the derivative of `keyfold.batch_norm` calls it"),
         )?,

@@ -298,7 +298,8 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             with_statistics,
             layers(Category::Leave),
             Naming::PartOf("batch_norm"),
-        )?,
+        )?
+        .out_named("out", &["out", "save_mean", "save_invstd"]),
         Row::composite(
             "aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, \
              Tensor? running_var, bool training, float momentum, float eps, bool \

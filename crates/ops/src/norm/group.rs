@@ -8,6 +8,7 @@ use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Backward, Forward, Gradients, Pushforward, Saves};
 use keyfold_tensor::{Tensor, ValueRef};
 
+use super::batching;
 use super::lanes::Lanes;
 use super::many::Many;
 use super::rules::{
@@ -99,7 +100,7 @@ fn group_norm<'t>(
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(x), weight, bias]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::new(forms, run))
@@ -134,7 +135,7 @@ fn group_norm_backward<'t>(
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(grad), Some(x), Some(mean), Some(rstd), weight]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::of_wanted(forms, run))
@@ -200,7 +201,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
              HxW, int group, float eps) -> (Tensor, Tensor, Tensor)",
             |_| (),
             group_norm,
-            layers_of(READS, gradients, tangents, full),
+            layers_of(READS, gradients, tangents, batching::group, full),
             Naming::PartOf("group_norm"),
         )?,
         Row::computes_several::<Gradient, _, _>(
@@ -213,6 +214,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 BACKWARD_READS,
                 backward_gradients_of,
                 tangents_of_gradients,
+                batching::group_backward,
                 Category::Leave,
             ),
             Naming::Unnamed("the derivative of `keyfold.group_norm` calls it"),

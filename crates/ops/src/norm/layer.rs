@@ -6,6 +6,7 @@ use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Saves;
 use keyfold_tensor::{IntList, Tensor, ValueRef};
 
+use super::batching;
 use super::layer_gradients as gradients;
 use super::{
     affine_bits, check_eps, check_floating, check_grad, check_lanes, check_optional,
@@ -105,7 +106,7 @@ fn layer_norm<'t>(
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(x), weight, bias]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::new(forms, run))
@@ -137,7 +138,7 @@ fn layer_norm_backward<'t>(
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(grad), Some(x), Some(mean), Some(rstd), weight]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::of_wanted(forms, run))
@@ -175,7 +176,7 @@ fn rms_norm<'t>(
         (device, sizes.statistics, statistics_dtype(x.dtype())),
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &optional_inputs([Some(x), weight]), outs) }
     };
     Ok(SeveralPlan::new(forms, run))
@@ -204,7 +205,7 @@ fn rms_norm_backward<'t>(
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(grad), Some(x), Some(rstd), weight]);
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::of_wanted(forms, run))
@@ -226,6 +227,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 FORWARD,
                 gradients::layer_norm,
                 gradients::layer_norm_tangents,
+                batching::layer,
                 Category::FullPrecision,
             ),
             Naming::PartOf("layer_norm"),
@@ -240,6 +242,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 BACKWARD,
                 gradients::layer_norm_backward,
                 gradients::layer_norm_backward_tangents,
+                batching::layer_backward,
                 Category::Leave,
             ),
             Naming::Unnamed("the derivative of `keyfold.layer_norm` calls it"),
@@ -253,6 +256,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 RMS_FORWARD,
                 gradients::rms_norm,
                 gradients::rms_norm_tangents,
+                batching::rms,
                 Category::FullPrecision,
             ),
             Naming::PartOf("rms_norm"),
@@ -267,6 +271,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 RMS_BACKWARD,
                 gradients::rms_norm_backward,
                 gradients::rms_norm_backward_tangents,
+                batching::rms_backward,
                 Category::Leave,
             ),
             Naming::Unnamed("the derivative of `keyfold.rms_norm` calls it"),

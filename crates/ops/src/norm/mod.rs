@@ -5,6 +5,7 @@
 
 mod batch;
 mod batch_gradients;
+mod batching;
 mod composites;
 mod group;
 mod lanes;
@@ -20,12 +21,13 @@ use keyfold_backend::NormParams;
 use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Pushforward, Saves, TensorMeta, VjpOfSeveral};
+use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use crate::aten::Aten;
 use crate::op::Op;
-use crate::row::{Gradient, Layers, Row, Rule, Tangent};
+use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 
 /// The dtypes that are normalized.
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -37,20 +39,18 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     Ok(rows.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Why the loop over examples serves.
-const NO_BATCHING: &str = "it has several results, which no rule joins";
-
 /// The rules of an operator with several results.
 const fn layers_of(
     reads: &'static [Saves],
     vjp: VjpOfSeveral,
     tangent: fn() -> Arc<dyn Pushforward>,
+    batching: vmap::Rule,
     autocast: Category,
 ) -> Layers {
     Layers {
         derivative: Rule::Given(Gradient::Several(reads, vjp)),
         tangent: Rule::Given(Tangent::Other(tangent)),
-        batching: Rule::Refused(NO_BATCHING),
+        batching: Rule::Given(Batching::Rule(batching)),
         autocast,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
-use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
+use keyfold_dispatch::schema::{Alias, Argument, Schema, Type};
 use keyfold_expr::{Expr, Names};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::{Tensor, Value, ValueRef};
@@ -193,28 +193,40 @@ fn interned(name: String) -> &'static str {
     name
 }
 
-/// Returns the schema of an operator's overload `out`, which writes the result into a tensor of the caller's:
-/// `ns::name.out(..., *, Tensor(a!) out) -> Tensor(a!)`. Returns `None` if the operator writes to an argument,
-/// has an argument called `out`, or doesn't return one new tensor.
+/// Returns the schema of an operator's overload `out`, which writes the results into tensors of the caller's:
+/// `ns::name.out(..., *, Tensor(a!) out) -> Tensor(a!)`. With several results there is an argument for each, of
+/// the result's name, or `out0` and so on where it has none; one that is optional is None for a result that the
+/// call doesn't want. Returns `None` if the operator writes to an argument, has an argument of such a name, or
+/// returns something else than new tensors.
 pub fn out_schema(schema: &Schema) -> Option<Schema> {
-    let [Return { ty: Type::Tensor, alias: None, .. }] = &schema.returns[..] else { return None };
-    let taken = |argument: &Argument| {
-        argument.name == "out" || argument.alias.as_ref().is_some_and(|alias| alias.write)
+    let mut with_out = schema.clone();
+    let several = schema.returns.len() > 1;
+    for (at, result) in with_out.returns.iter_mut().enumerate() {
+        if *result.ty.without_optional() != Type::Tensor || result.alias.is_some() {
+            return None;
+        }
+        let name = match &result.name {
+            Some(name) if several => name.clone(),
+            _ if several => format!("out{at}"),
+            _ => "out".to_owned(),
+        };
+        let set = char::from(b'a' + u8::try_from(at).ok()?).to_string();
+        let alias = Alias { sets: vec![set], write: true, after: Vec::new() };
+        let ty = result.ty.clone();
+        result.alias = Some(alias.clone());
+        let (default, kwarg_only) = (None, true);
+        let argument = Argument { name, ty, default, kwarg_only, alias: Some(alias) };
+        with_out.arguments.push(argument);
+    }
+    let (own, outs) = with_out.arguments.split_at(schema.arguments.len());
+    let taken = |own: &Argument| {
+        own.alias.as_ref().is_some_and(|alias| alias.write)
+            || outs.iter().any(|out| out.name == own.name)
     };
-    if schema.arguments.iter().any(taken) {
+    if outs.is_empty() || own.iter().any(taken) {
         return None;
     }
-    let alias = Alias { sets: vec!["a".to_owned()], write: true, after: Vec::new() };
-    let mut with_out = schema.clone();
     let overload = &mut with_out.name.overload;
     *overload = if overload.is_empty() { "out".to_owned() } else { format!("{overload}_out") };
-    with_out.arguments.push(Argument {
-        name: "out".to_owned(),
-        ty: Type::Tensor,
-        default: None,
-        kwarg_only: true,
-        alias: Some(alias.clone()),
-    });
-    with_out.returns[0].alias = Some(alias);
     Some(with_out)
 }

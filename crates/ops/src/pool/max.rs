@@ -61,7 +61,7 @@ pub(super) fn with_indices<'a>(
     let (device, shape) = (call.device_of(x), pooled.with(&call, &sizes)?);
     let forms = [(device, shape.clone(), x.dtype()), (device, shape, DType::I64)];
     Ok(SeveralPlan::new(forms, move |op: &Op, outs: &[&Tensor]| {
-        // SAFETY: the results were allocated for this call (`RunSeveral`).
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &[x], outs) }
     }))
 }
@@ -183,7 +183,8 @@ fn rows_of<const D: usize>(names: Names) -> Result<Vec<Row>> {
                 autocast: Category::Leave,
             },
             Naming::Unnamed("`keyfold.max_pool2d` and its like call it"),
-        )?,
+        )?
+        .out_named("out", &["out", "indices"]),
         Row::computes::<BackwardArgs, _, _>(
             (names.backward, ""),
             &args,

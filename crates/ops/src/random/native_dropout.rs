@@ -64,7 +64,7 @@ fn plan<'t, F: FnOnce(&Op) -> Result<DropoutParams>>(
     let run = move |op: &Op, outs: &[&Tensor]| {
         let kernel = op.group_kernel(&PLAIN, &[dtype], &[dtype, DType::Bool])?;
         let params = choose(op)?;
-        // SAFETY: the results were allocated for the call, so no other code accesses them.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         op.at(unsafe { kernel.execute(&params, &[x], outs) })
     };
     Ok(SeveralPlan::new([form(dtype), form(DType::Bool)], run))

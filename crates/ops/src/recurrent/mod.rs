@@ -52,7 +52,7 @@ fn cell<'a>(
         let converted = converted.collect::<Result<SmallVec<[TensorCow<'_>; 5]>>>()?;
         let inputs: SmallVec<[&Tensor; 5]> = converted.iter().map(|x| &**x).collect();
         let params = RecurrentParams { op, biased: input_bias.is_some(), grads: [false; 2] };
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { on.execute(&params, &inputs, outs) }
     };
     Ok(SeveralPlan::new(forms, run))
@@ -96,7 +96,7 @@ fn gru_backward<'a>(
     let forms = [gates.clone(), gates, form(&[batch, width])?, bias.clone(), bias];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let params = RecurrentParams { op: GRU_BACKWARD, biased, grads: [true, false] };
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &[grad, workspace], &outs[..3]) }?;
         if biased {
             sum_of_rows(op, outs[0], outs[3])?;
@@ -104,7 +104,8 @@ fn gru_backward<'a>(
         }
         Ok(())
     };
-    Ok(SeveralPlan::new(forms, run))
+    // A backend may lack the sum.
+    Ok(SeveralPlan::new(forms, run).whole())
 }
 
 /// The arguments of [`lstm_backward`]: the gradients of the new state and of the new cell state, the cell
@@ -137,11 +138,11 @@ fn lstm_backward<'a>(
         let params = RecurrentParams { op: LSTM_BACKWARD, biased, grads };
         let given = grad.into_iter().chain(grad_cell).chain([cell, next_cell, workspace]);
         let inputs: SmallVec<[&Tensor; 5]> = given.collect();
-        // SAFETY: the results were allocated for this call.
+        // SAFETY: nothing else uses the results' memory (`RunSeveral`).
         unsafe { op.execute(&params, &inputs, &outs[..2]) }?;
         if biased { sum_of_rows(op, outs[0], outs[2]) } else { Ok(()) }
     };
-    Ok(SeveralPlan::new(forms, run))
+    Ok(SeveralPlan::new(forms, run).whole())
 }
 
 /// The rules of the operators that compute gradients.

@@ -8,6 +8,7 @@ use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{Args, HostLock, Kernel, RegistrationKey, Tags};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
+use super::composite_out::split_outs;
 use super::{COMPUTES, FormFollows, KernelFactory, Layers, Row, Runs};
 use crate::infer::{Call, Infer, InferSeveral, Run};
 use crate::inferred::Inferred;
@@ -44,6 +45,7 @@ impl Row {
             mixed_devices: false,
             tags: Tags::NONE,
             runs,
+            out_names: None,
             infer: FormFollows::Arguments(Arc::new(infer)),
             expression: None,
             layers,
@@ -104,7 +106,7 @@ impl Row {
 
     /// Makes the row of an operator with several results in new memory, `-> (Tensor, Tensor)` in its schema.
     ///
-    /// `infer` and `state` as in [`Row::computes`]. There is no overload `out`.
+    /// `infer` and `state` as in [`Row::computes`]. The overload `out` has an argument for each result.
     #[track_caller]
     pub(crate) fn computes_several<A, S, F>(
         schema: &'static str,
@@ -118,21 +120,33 @@ impl Row {
         S: Send + Sync + 'static,
         F: for<'c, 'a> InferSeveral<'c, 'a, A, S> + Copy + Send + Sync + 'static,
     {
-        let name = name_of(schema);
+        let (name, schema) = (name_of(schema), Schema::parse(schema)?);
         let meta = Op::new(name, Target::Meta);
-        let on_meta = state(&meta);
+        let (on_meta, own) = (state(&meta), schema.arguments.len());
+        let state = Arc::new(state);
+        let for_out = state.clone();
         let fresh: KernelFactory = Box::new(move |op| {
             let (op, state) = (op.clone(), state(op));
             Kernel::boxed(move |_, args: &[ValueRef<'_>]| {
                 infer.infer(Call::new(&op, &state, None), A::unbox(args)?)?.fresh(&op)
             })
         });
-        let runs = Runs::Everywhere { fresh, out: None, lock: COMPUTES };
+        let out: KernelFactory = Box::new(move |op| {
+            let (op, state) = (op.clone(), for_out(op));
+            Kernel::boxed(move |context, args: &[ValueRef<'_>]| {
+                let (args, outs) = split_outs(context, args, own)?;
+                let plan = infer.infer(Call::new(&op, &state, None), A::unbox(args)?)?;
+                // SAFETY: the schema says that the operator writes to these arguments, so the caller, in
+                // whichever language, gave their memory up for the time of the call.
+                unsafe { plan.write(&op, &outs, args) }
+            })
+        });
+        let runs = Runs::Everywhere { fresh, out: Some(out), lock: COMPUTES };
         let form = move |args: &[ValueRef<'_>]| {
             let plan = infer.infer(Call::new(&meta, &on_meta, None), A::unbox(args)?)?;
             Ok(plan.forms.into_iter().map(|form| form.map(Inferred::of_form)).collect())
         };
-        Ok(Row::of(name, Schema::parse(schema)?, runs, form, layers, naming))
+        Ok(Row::of(name, schema, runs, form, layers, naming))
     }
 
     /// Makes the row of an operator that computes an expression of its arguments. `state` makes the state of a
@@ -333,6 +347,16 @@ impl Row {
             *lock = host_lock;
         }
         self
+    }
+
+    /// Sets the name of the overload `out`, which a composite gets by that, and those of the arguments that it
+    /// writes to.
+    pub(crate) fn out_named(
+        self,
+        overload: &'static str,
+        arguments: &'static [&'static str],
+    ) -> Row {
+        Row { out_names: Some((overload, arguments)), ..self }
     }
 
     /// Removes the overload `out`.

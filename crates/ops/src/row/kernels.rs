@@ -5,7 +5,7 @@ use std::sync::Arc;
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{
-    DefineOptions, DispatchKey, Dispatcher, Kernel, Override, Provenance, Tags,
+    DefineOptions, DispatchKey, Dispatcher, Kernel, Override, Provenance, RegistrationKey, Tags,
 };
 use keyfold_layers::autocast::{self, Category};
 use keyfold_layers::autograd::{self, Formula, FormulaOfSeveral, Linear, Multilinear, Pushforward};
@@ -34,6 +34,19 @@ impl Row {
             let kernel = self.checked(kernel()).with_provenance(provenance);
             let kernel = kernel.with_host_lock(COMPUTES);
             dispatcher.implement(&name, *key, kernel, Override::Error)?;
+            if let Some(schema) = self.out_schema() {
+                let name = schema.name.to_string();
+                let provenance = Provenance::rust(label(&schema), self.location);
+                let kernel = self.composite_out().with_provenance(provenance);
+                dispatcher.define_with(schema, options)?;
+                let key = RegistrationKey::CompositeExplicitAutograd;
+                dispatcher.implement(
+                    &name,
+                    key,
+                    kernel.with_host_lock(COMPUTES),
+                    Override::Error,
+                )?;
+            }
         }
         for (schema, kernel) in self.kernels(&Target::Meta) {
             let name = schema.name.to_string();

@@ -3,6 +3,7 @@
 //! A family of operators is a function that returns rows. The kernels for Meta and for every backend, the
 //! overloads `out`, and the kernels at Autograd, Vmap and Autocast are made from the rows.
 
+mod composite_out;
 mod construct;
 mod kernels;
 mod rules;
@@ -36,6 +37,9 @@ enum Runs {
     Composite(RegistrationKey, fn() -> Kernel<Value>),
 }
 
+/// The name of an overload `out`, and of each argument that it writes to.
+type OutNames = (&'static str, &'static [&'static str]);
+
 /// A function that infers the results from boxed arguments.
 type InferForm = dyn Fn(&[ValueRef<'_>]) -> Result<Vec<Option<Inferred>>> + Send + Sync;
 
@@ -56,6 +60,9 @@ pub struct Row {
     mixed_devices: bool,
     tags: Tags,
     runs: Runs,
+    /// The name of the overload `out`, and of its arguments, where they differ from those of [`out_schema`]; a
+    /// composite without them has no such overload.
+    out_names: Option<OutNames>,
     infer: FormFollows,
     /// The expression that it computes, if it computes one.
     expression: Option<Arc<Expression>>,
@@ -114,7 +121,18 @@ impl Row {
 
     /// Returns the schema of the overload `out`, if there is one.
     pub fn out_schema(&self) -> Option<Schema> {
-        let Runs::Everywhere { out: Some(_), .. } = &self.runs else { return None };
-        out_schema(&self.schema)
+        let has_out = match &self.runs {
+            Runs::Everywhere { out, .. } => out.is_some(),
+            Runs::Composite(..) => self.out_names.is_some(),
+        };
+        let mut schema = has_out.then(|| out_schema(&self.schema))??;
+        if let Some((overload, names)) = self.out_names {
+            schema.name.overload = overload.to_owned();
+            for (out, name) in schema.arguments[self.schema.arguments.len()..].iter_mut().zip(names)
+            {
+                out.name = (*name).to_owned();
+            }
+        }
+        Some(schema)
     }
 }

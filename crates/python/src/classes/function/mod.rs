@@ -26,6 +26,7 @@ use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::classes::aten::Aten;
 use crate::classes::number_or_array::{Operand, operand};
 use crate::classes::packet;
+use crate::marshal::describe::describe_object;
 #[cfg(not(feature = "abi3"))]
 use crate::marshal::errors::error;
 use crate::marshal::errors::{IntoPyResult, reworded};
@@ -318,10 +319,45 @@ impl PyFunction {
                 objects[*at] = *value;
             }
         }
-        if let (Some(out), Some(last)) = (out, objects.last_mut()) {
-            *last = out;
+        if let Some(out) = out {
+            self.place_out(py, out, operator.get(), &mut objects)?;
         }
         Ok(Planned { overload, operator, objects })
+    }
+
+    /// Puts `out` into the last of an operator's arguments: an array, or a tuple of one for each result.
+    fn place_out(
+        &self,
+        py: Python<'_>,
+        out: *mut ffi::PyObject,
+        operator: &PyOperator,
+        objects: &mut Objects,
+    ) -> PyResult<()> {
+        let count = operator.operator.schema().returns.len();
+        let places = objects.len() - count..;
+        if count == 1 {
+            objects[places].fill(out);
+            return Ok(());
+        }
+        // SAFETY: a live object of the caller's.
+        let given = unsafe { Bound::from_borrowed_ptr(py, out) };
+        let Ok(all) = given.cast::<PyTuple>() else {
+            let message = format!(
+                "argument 'out' must be a tuple of {count} arrays, one for each result, not {}",
+                describe_object(&given)
+            );
+            return Err(self.parameters.error(py, &message));
+        };
+        if all.len() != count {
+            let message =
+                format!("argument 'out' has {} arrays, but there are {count} results", all.len());
+            return Err(self.parameters.error(py, &message));
+        }
+        // The tuple, which the caller holds, keeps them alive.
+        for (object, out) in objects[places].iter_mut().zip(all.iter()) {
+            *object = out.as_ptr();
+        }
+        Ok(())
     }
 
     /// The text between the parentheses of its definition.
