@@ -38,6 +38,7 @@ mod host;
 mod memory;
 mod meta;
 pub mod random;
+mod random_serde;
 mod registry;
 mod statistics;
 mod stream;

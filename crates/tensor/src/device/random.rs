@@ -7,7 +7,7 @@
 use keyfold_core::{Device, Result};
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
 
-/// A device's position in its stream of random numbers.
+/// A device's position in its stream of random numbers. It implements serde's traits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     /// The device, including its index.
