@@ -7,6 +7,7 @@ are run step by step by two dozen primitives. Every layer works over them.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,35 @@ class Npu:
         """Multiply stacks of matrices."""
         np.matmul(a, b, out=out)
 
+    def norm(
+        self, name: str, inputs: list[Array], outputs: list[Array], params: dict[str, Any]
+    ) -> None:
+        """Normalize the last dimensions, or compute the gradients of that, in float32 or wider."""
+        wide = [x.astype(np.result_type(x, np.float32)) for x in inputs]
+        weighted, biased, *wanted = (bool(params["tensors"] & bit) for bit in (1, 2, 8, 16, 32))
+        x = wide[0]
+        front = tuple(range(x.ndim - params["dims"]))
+        lane = tuple(range(len(front), x.ndim))
+        if name == "layer_norm":
+            mean = x.mean(lane, keepdims=True)
+            rstd = 1 / np.sqrt(np.square(x - mean).mean(lane, keepdims=True) + params["eps"])
+            y = (x - mean) * rstd * (wide[1] if weighted else 1) + (wide[-1] if biased else 0)
+            results = [y, mean, rstd]
+        else:
+            sizes = (*x.shape[: len(front)], *(1 for _ in lane))
+            grad, x, mean, rstd = *wide[:2], *(each.reshape(sizes) for each in wide[2:4])
+            y = (x - mean) * rstd
+            of_y = grad * wide[4] if weighted else grad
+            away = of_y.mean(lane, keepdims=True) + y * (of_y * y).mean(lane, keepdims=True)
+            gradients = rstd * (of_y - away), (grad * y).sum(front), grad.sum(front)
+            results = list(itertools.compress(gradients, wanted))
+        for out, result in zip(outputs, results, strict=True):
+            out[...] = result.reshape(out.shape)
+
+    def supports(self, method: str, name: str, inputs: Any, output: Any) -> bool | str:
+        """Tell which operations of the groups there are."""
+        return method != "norm" or name.startswith("layer_norm") or f"it normalizes no {name}"
+
 
 def saturated(x: Array, dtype: np.dtype[Any]) -> Array:
     """Whole numbers of floats: the nearest in range, 0 of NaN."""
@@ -91,6 +121,9 @@ def main() -> None:
     print("computed:  ", (x @ w)[0].detach())
     (gradient,) = kf.grad((x.tanh() @ w).sum(), [x])
     print("gradient:  ", gradient.device, gradient.tolist()[0])
+    normalized = kf.layer_norm(x, (2,))
+    (gradient,) = kf.grad((normalized * w[0] * x).sum(), [x])
+    print("normalized:", normalized.detach().cpu().numpy().round(3).tolist(), gradient.device)
     print("in a batch:", kf.vmap(lambda row: (row * row).sum())(x.detach()).tolist())
     print("traced:    ", kf.trace(lambda x: x.sigmoid() + 1, w)(w).device)
     with kf.profile() as profile, kf.autocast("float16"):

@@ -19,6 +19,7 @@ SHOWS = {
         "backends:   host (cpu) Npu (npu)",
         "computed:   Tensor([3., 3.], dtype=float32, device='npu:1')",
         "gradient:   npu:1 [0.8399",
+        "normalized: [[-1.0, 1.0], [-1.0, 1.0]] npu:1",
         "in a batch: [5.0, 25.0]",
         "traced:     npu:1",
         "autocast:   float16",

@@ -19,7 +19,22 @@ use crate::run::{Fault, Outcome, Target, elements, refusal};
 struct Mistake {
     operator: &'static str,
     kind: ErrorKind,
+    /// The one dtype for which the elements are a mistake, and what they are; `None` for positions.
+    elements: Option<(DType, &'static str)>,
     arguments: fn(&Tensor, &Tensor) -> Vec<Value>,
+}
+
+impl Mistake {
+    /// Returns the words for the mistake.
+    fn what(&self, position: i128) -> String {
+        self.elements.map_or_else(|| format!("{position} of 3"), |(_, what)| what.to_owned())
+    }
+}
+
+/// Returns the square in front of a 3 by 4 tensor. Of the elements 0 to 11 it is neither regular nor positive
+/// definite.
+fn square(x: &Tensor) -> Value {
+    x.slice(1, Some(0), Some(3), 1).map_or(Value::None, Value::Tensor)
 }
 
 /// Returns tensors as an argument.
@@ -27,20 +42,23 @@ fn list(tensors: &[&Tensor]) -> Value {
     Value::List(tensors.iter().map(|tensor| Value::Tensor((*tensor).clone())).collect())
 }
 
-const MISTAKES: [Mistake; 7] = [
+const MISTAKES: [Mistake; 9] = [
     Mistake {
         operator: "aten::index_select",
         kind: ErrorKind::Index,
+        elements: None,
         arguments: |x, at| vec![Value::Tensor(x.clone()), Value::Int(0), Value::Tensor(at.clone())],
     },
     Mistake {
         operator: "aten::index.Tensor",
         kind: ErrorKind::Index,
+        elements: None,
         arguments: |x, at| vec![Value::Tensor(x.clone()), list(&[at])],
     },
     Mistake {
         operator: "aten::index_put",
         kind: ErrorKind::Index,
+        elements: None,
         arguments: |x, at| {
             vec![Value::Tensor(x.clone()), list(&[at]), Value::Tensor(x.clone()), Value::Bool(true)]
         },
@@ -48,6 +66,7 @@ const MISTAKES: [Mistake; 7] = [
     Mistake {
         operator: "aten::index_add",
         kind: ErrorKind::Index,
+        elements: None,
         arguments: |x, at| {
             let (x, at) = (Value::Tensor(x.clone()), Value::Tensor(at.clone()));
             vec![x.clone(), Value::Int(0), at, x]
@@ -56,6 +75,7 @@ const MISTAKES: [Mistake; 7] = [
     Mistake {
         operator: "aten::gather",
         kind: ErrorKind::Index,
+        elements: None,
         arguments: |x, at| {
             let at = at.unsqueeze(1).map_or(Value::None, Value::Tensor);
             vec![Value::Tensor(x.clone()), Value::Int(0), at]
@@ -64,6 +84,7 @@ const MISTAKES: [Mistake; 7] = [
     Mistake {
         operator: "aten::scatter_add",
         kind: ErrorKind::Index,
+        elements: None,
         arguments: |x, at| {
             let at = at.unsqueeze(1).map_or(Value::None, Value::Tensor);
             let x = Value::Tensor(x.clone());
@@ -73,10 +94,23 @@ const MISTAKES: [Mistake; 7] = [
     Mistake {
         operator: "aten::pow",
         kind: ErrorKind::Value,
+        elements: Some((DType::I64, "a negative exponent")),
         arguments: |x, at| {
             let at = at.unsqueeze(1).map_or(Value::None, Value::Tensor);
             vec![Value::Tensor(x.clone()), at]
         },
+    },
+    Mistake {
+        operator: "aten::linalg_cholesky",
+        kind: ErrorKind::Value,
+        elements: Some((DType::F32, "a matrix that isn't positive definite")),
+        arguments: |x, _| vec![square(x), Value::Bool(false)],
+    },
+    Mistake {
+        operator: "aten::linalg_solve",
+        kind: ErrorKind::Value,
+        elements: Some((DType::F32, "a singular matrix")),
+        arguments: |x, _| vec![square(x), Value::Tensor(x.clone()), Value::Bool(true)],
     },
 ];
 
@@ -99,8 +133,7 @@ pub(crate) fn check(checks: &mut Checks<'_>) {
     let target = checks.target;
     for mistake in &MISTAKES {
         for (dtype, position) in [(DType::F32, POSITIONS[0]), (DType::I64, POSITIONS[1])] {
-            if mistake.kind == ErrorKind::Value && (dtype, position) != (DType::I64, POSITIONS[1]) {
-                // Only negative exponents, of integers, are mistakes.
+            if mistake.elements.is_some_and(|(only, _)| only != dtype) {
                 continue;
             }
             for (kind, check) in CHECKS {
@@ -158,7 +191,7 @@ fn names_operator(
     position: i128,
 ) -> Result<Outcome, Fault> {
     let operator = mistake.operator.split('.').next().unwrap_or_default();
-    let wanted = mistake.kind;
+    let (wanted, what) = (mistake.kind, mistake.what(position));
     let error = match call(target, mistake, dtype, position)? {
         Reported::Lacking(reason) => return Ok(Outcome::Lacking(reason)),
         Reported::AtOnce(error) => Some(error),
@@ -166,12 +199,12 @@ fn names_operator(
     };
     match error {
         None => late(format!(
-            "{position} of 3 is no error, neither of {operator} nor of the next synchronization"
+            "{what} is no error, neither of {operator} nor of the next synchronization"
         )),
         Some(error) if error.kind() != wanted => {
             let (kind, wanted) = (error.kind().name(), wanted.name());
             let message = format!(
-                "{position} of 3 is an error of kind {kind}, not {wanted}: {}",
+                "{what} is an error of kind {kind}, not {wanted}: {}",
                 error.message()
             );
             Err(Fault::new(Symptom::WrongError, message))
@@ -195,7 +228,8 @@ fn fails_reads(
         Reported::AtOnce(_) => Ok(Outcome::Passed),
         Reported::Later(result) => match elements(&result) {
             Ok(read) => late(format!(
-                "{position} of 3 is no error, neither of {} nor where its result is read: {read:?}",
+                "{} is no error, neither of {} nor where its result is read: {read:?}",
+                mistake.what(position),
                 mistake.operator
             )),
             Err(_) => Ok(Outcome::Passed),
@@ -225,8 +259,9 @@ fn fails_both_reads(
         Some((at, read)) => {
             let which = ["first", "second"][at];
             late(format!(
-                "two calls with {position} of 3 were queued; the result of the {which} is read \
-                 without an error: {read:?}"
+                "two calls with {} were queued; the result of the {which} is read without an error: \
+                 {read:?}",
+                mistake.what(position)
             ))
         }
     }
@@ -254,8 +289,9 @@ fn fails_across_streams(
                     // Nothing of it is left for the next case.
                     let _ = memory.synchronize(device);
                     late(format!(
-                        "a call with {position} of 3 on stream {} is no error where stream 0, which \
-                         waits for it, reads the result: {read:?}",
+                        "a call with {} on stream {} is no error where stream 0, which waits for it, \
+                         reads the result: {read:?}",
+                        mistake.what(position),
                         stream.number()
                     ))
                 }

@@ -56,7 +56,13 @@ def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any
     if min is None and max is None:
         return positive(x, out=out)
     limit = "max" if min is None else "min"
+    by_numbers = all(type(each) in (int, float, type(None)) for each in (min, max))
     try:
+        if by_numbers and hasattr(x, "dtype"):
+            # One pass over memory; the gradient of an element at a limit is whole, as in PyTorch.
+            return (
+                _aten.clamp(x, min, max) if out is None else _aten.clamp.out(x, min, max, out=out)
+            )
         if max is None:
             return maximum(x, min, out=out)
         # Not into `out`, which may be the other limit.

@@ -8,7 +8,7 @@ use keyfold_backend::{
     Random, Reduce, Rows, Scan,
 };
 use keyfold_conformance::array::for_each_index;
-use keyfold_core::{DType, Result};
+use keyfold_core::{DType, Error, ErrorKind, Result};
 use keyfold_cpu::HostBackend;
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::Memory;
@@ -22,6 +22,10 @@ pub(crate) enum Mistake {
     Shifted(usize),
     /// The last element of the output is the first one's: a row that was left out.
     LastIsFirst(usize),
+    /// Bad input is no error.
+    Unrefused,
+    /// There is a kernel for all dtypes, but it has no code for these.
+    Refuses,
     /// The input isn't read, but the one before it: biases, or gates, that were exchanged.
     ReadsOther(usize),
 }
@@ -102,6 +106,17 @@ impl<P: Params> Execute<P> for Fused {
         let at = match self.mistake {
             Mistake::Unwritten(at) | Mistake::Shifted(at) | Mistake::LastIsFirst(at) => Some(at),
             Mistake::ReadsOther(_) => None,
+            // SAFETY: the caller's contract.
+            Mistake::Unrefused => {
+                return match unsafe { kernel.execute(params, &inputs, outputs) } {
+                    Err(error) if error.kind() == ErrorKind::Value => Ok(()),
+                    result => result,
+                };
+            }
+            Mistake::Refuses => {
+                let message = format!("{}: no code for these dtypes", op.name());
+                return Err(Error::new(ErrorKind::NotSupported, message));
+            }
         };
         let out = at.and_then(|at| outputs.get(at));
         // SAFETY: the caller's contract, for all of the block: the outputs are this call's.
@@ -118,7 +133,7 @@ impl<P: Params> Execute<P> for Fused {
                     after[last] = after[0].clone();
                 }
                 // One element has no neighbour.
-                Mistake::Shifted(_) | Mistake::LastIsFirst(_) | Mistake::ReadsOther(_) => {}
+                _ => {}
             }
             write(out, &after);
         }

@@ -291,6 +291,91 @@ fn a_mask_of_other_elements() {
     assert_found("dropout", mistake, "random", "keyfold::dropout_threshold");
 }
 
+/// Each operation of these groups is found with each mistake, by its own operator.
+#[test]
+fn norms_pools_and_decompositions() {
+    use groups::Mistake::{LastIsFirst, ReadsOther, Shifted, Unwritten};
+    let all = [
+        // Statistics of other lanes, and a gradient that nobody computed.
+        ("layer_norm", Shifted(1), "norm", "aten::native_layer_norm"),
+        ("layer_norm_backward", Unwritten(0), "norm", "aten::native_layer_norm_backward"),
+        ("rms_norm", LastIsFirst(0), "norm", "aten::_fused_rms_norm"),
+        ("rms_norm_backward", Shifted(1), "norm", "aten::_fused_rms_norm_backward"),
+        ("group_norm", Unwritten(2), "norm", "aten::native_group_norm"),
+        ("group_norm_backward", LastIsFirst(0), "norm", "aten::native_group_norm_backward"),
+        ("batch_norm", Shifted(0), "norm", "aten::_native_batch_norm_legit.no_stats"),
+        // The running variance.
+        ("batch_norm", Unwritten(4), "norm", "aten::_native_batch_norm_legit_functional"),
+        // The mean for the variance.
+        ("batch_norm_inference", ReadsOther(2), "norm", "aten::_native_batch_norm_legit_no_training"),
+        ("batch_norm_backward", Shifted(0), "norm", "aten::native_batch_norm_backward"),
+        ("softmax_backward", LastIsFirst(0), "norm", "aten::_softmax_backward_data"),
+        // Places of other windows.
+        ("max", Shifted(1), "pool", "aten::max_pool2d_with_indices"),
+        ("max_backward", LastIsFirst(0), "pool", "aten::max_pool2d_with_indices_backward"),
+        ("average", Shifted(0), "pool", "aten::avg_pool2d"),
+        ("average_backward", Unwritten(0), "pool", "aten::avg_pool2d_backward"),
+        ("adaptive_average", LastIsFirst(0), "pool", "aten::adaptive_avg_pool2d"),
+        ("adaptive_average_backward", Shifted(0), "pool", "aten::_adaptive_avg_pool2d_backward"),
+        // Singular values in another order.
+        ("svd", Shifted(1), "decomposition", "aten::linalg_svd"),
+        ("eigh", LastIsFirst(0), "decomposition", "aten::linalg_eigvalsh"),
+        ("qr", Unwritten(1), "decomposition", "aten::linalg_qr"),
+        ("cholesky", Unwritten(1), "decomposition", "aten::linalg_cholesky_ex"),
+        ("solve", Shifted(0), "decomposition", "aten::linalg_solve"),
+        ("solve_triangular", LastIsFirst(0), "decomposition", "aten::linalg_solve_triangular"),
+        ("det", Unwritten(0), "decomposition", "aten::linalg_det"),
+        ("slogdet", Shifted(1), "decomposition", "aten::linalg_slogdet"),
+    ];
+    for (operation, mistake, family, operator) in all {
+        let report = found_in_group(operation, mistake, family, operator);
+        let named = report.with(Verdict::Failed).any(|finding| finding.operator == operator);
+        assert!(named && !report.conforms(), "{operation} {mistake:?}: {report}");
+    }
+}
+
+#[test]
+fn bad_matrices_that_are_not_refused() {
+    for (operation, operator) in
+        [("cholesky", "aten::linalg_cholesky"), ("solve", "aten::linalg_solve")]
+    {
+        let report = found_in_group(operation, groups::Mistake::Unrefused, "errors", operator);
+        assert_named(&report, Symptom::LateError, operator);
+        assert!(report.to_string().contains("is no error"), "{report}");
+    }
+}
+
+#[test]
+fn operations_that_are_offered_and_refused() {
+    for (operation, family, operator) in [
+        ("layer_norm", "norm", "aten::native_layer_norm"),
+        ("max", "pool", "aten::max_pool2d_with_indices"),
+        ("qr", "decomposition", "aten::linalg_qr"),
+    ] {
+        let report = found_in_group(operation, groups::Mistake::Refuses, family, operator);
+        assert_named(&report, Symptom::CallFailed, operator);
+    }
+}
+
+#[test]
+fn groups_of_several_outputs_that_are_lacking() {
+    use keyfold_backend::Group;
+    for (group, operator) in [
+        (Group::Norm, "aten::native_group_norm"),
+        (Group::Pool, "aten::avg_pool3d"),
+        (Group::Decomposition, "aten::linalg_eigh"),
+    ] {
+        let report = found(&[group.name()], Some(operator), |kind| {
+            let toy = Delayed::over(Arc::new(HostBackend), memory(kind));
+            Arc::new(toy.without(group))
+        });
+        assert!(report.conforms(), "{report}");
+        let reason = &report.with(Verdict::Lacking).next().expect("a lacking operation").message;
+        let wanted = format!("it doesn't have the operations of group {}", group.name());
+        assert_eq!(*reason, wanted);
+    }
+}
+
 #[test]
 fn mistakes_of_a_memory() {
     for (mistake, symptom, operator) in [

@@ -177,7 +177,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 tangent: pushforward(clamp_tangent),
                 ..DERIVED
             },
-            Naming::Unnamed("`keyfold.clip` takes arrays as bounds, too"),
+            Naming::PartOf("clip"),
         )?,
         Row::pointwise::<(&Tensor, Scalar, Scalar), _, _>(
             ("aten::hardtanh", ""),
