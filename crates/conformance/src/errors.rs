@@ -203,10 +203,8 @@ fn names_operator(
         )),
         Some(error) if error.kind() != wanted => {
             let (kind, wanted) = (error.kind().name(), wanted.name());
-            let message = format!(
-                "{what} is an error of kind {kind}, not {wanted}: {}",
-                error.message()
-            );
+            let message =
+                format!("{what} is an error of kind {kind}, not {wanted}: {}", error.message());
             Err(Fault::new(Symptom::WrongError, message))
         }
         Some(error) if !error.message().contains(operator) => {

@@ -215,6 +215,7 @@ fn program(target: &Target, case: &Case, plan: &Plan) -> String {
         let outs = &schema.arguments[case.row.schema().arguments.len()..];
         for (expected, argument) in plan.expected.iter().zip(outs) {
             let out = match (plan.way, &first) {
+                _ if expected.absent => "None".to_owned(),
                 (Way::Out(layout), _) => {
                     let dtype = expected.array.dtype;
                     let zero = Number::Whole(0).cast(dtype);
