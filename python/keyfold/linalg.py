@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keyfold import _foreign_names
 from keyfold._default import dispatcher as _default
-from keyfold._errors import BindingError, InvalidValue, ShapeError
+from keyfold._errors import InvalidValue, ShapeError
 from keyfold._messages import refused
 from keyfold._ops._creation import asarray, is_index
 from keyfold._ops._functions import matrix_transpose
 from keyfold._ops._operators import matmul
+from keyfold._ops._outs import into
 from keyfold._ops._products import outer, shape_of, tensordot, vecdot
 
 __all__ = [
@@ -81,16 +82,6 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
-def _outs(function: str, out: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments of an operator's overload `out`, one for each result."""
-    if not isinstance(out, tuple) or len(out) != len(names):
-        raise BindingError(
-            f"linalg.{function}(): argument 'out' must be a tuple of {len(names)} arrays, for "
-            f"{', '.join(names)}, not {out!r:.80}"
-        )
-    return dict(zip(names, out, strict=True))
-
-
 def cholesky(x: Any, /, *, upper: bool = False) -> Any:
     """Return the lower triangular `L` with `L @ L.T == x`, of positive definite matrices.
 
@@ -121,9 +112,7 @@ def svd(
     Raises:
         InvalidValue: elements are NaN or infinite.
     """
-    if out is None:
-        return SVDResult(*_aten.linalg_svd(x, full_matrices))
-    return SVDResult(*_aten.linalg_svd.U(x, full_matrices, **_outs("svd", out, SVDResult._fields)))
+    return SVDResult(*into("linalg.svd", _aten.linalg_svd, "U", (x, full_matrices), out))
 
 
 def svdvals(x: Any, /) -> Any:
@@ -147,9 +136,7 @@ def qr(x: Any, /, *, mode: str = "reduced", out: tuple[Any, Any] | None = None) 
     Raises:
         InvalidValue: another mode.
     """
-    if out is None:
-        return QRResult(*_aten.linalg_qr(x, mode))
-    return QRResult(*_aten.linalg_qr.out(x, mode, **_outs("qr", out, QRResult._fields)))
+    return QRResult(*into("linalg.qr", _aten.linalg_qr, "out", (x, mode), out))
 
 
 def eigh(x: Any, /, *, out: tuple[Any, Any] | None = None) -> EighResult:
@@ -162,10 +149,7 @@ def eigh(x: Any, /, *, out: tuple[Any, Any] | None = None) -> EighResult:
     Raises:
         InvalidValue: elements are NaN or infinite.
     """
-    if out is None:
-        return EighResult(*_aten.linalg_eigh(x))
-    outs = _outs("eigh", out, ("eigvals", "eigvecs"))
-    return EighResult(*_aten.linalg_eigh.eigvals(x, **outs))
+    return EighResult(*into("linalg.eigh", _aten.linalg_eigh, "eigvals", (x,), out))
 
 
 def eigvalsh(x: Any, /) -> Any:
@@ -218,10 +202,7 @@ def slogdet(x: Any, /, *, out: tuple[Any, Any] | None = None) -> SlogdetResult:
         x: square matrices.
         out: arrays to write the results to, which are returned.
     """
-    if out is None:
-        return SlogdetResult(*_aten.linalg_slogdet(x))
-    outs = _outs("slogdet", out, SlogdetResult._fields)
-    return SlogdetResult(*_aten.linalg_slogdet.out(x, **outs))
+    return SlogdetResult(*into("linalg.slogdet", _aten.linalg_slogdet, "out", (x,), out))
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
