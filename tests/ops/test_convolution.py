@@ -182,6 +182,33 @@ def test_halves_past_their_range_are_infinite_and_nan_propagates() -> None:
     assert np.isposinf(found[0, 0, [0, 2]]).all()
 
 
+def test_strides_beyond_the_input() -> None:
+    """Few places are seen, and the product of the longer strides overflows."""
+    rng = np.random.default_rng(6)
+    data, weight = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((4, 3, 2, 2))
+    for stride in (7, 1 << 33):
+        x, w = leaf(data), leaf(weight)
+        y = kf.conv2d(x, w, stride=stride)
+        wanted = reference(data, weight, None, [7, 7], [(0, 0)] * 2, [1, 1], 1)
+        assert np.allclose(np.asarray(y.detach()), wanted)
+        dx, dw = kf.grad(kf.sum(y), [x, w])
+        expected = np.zeros_like(data)
+        expected[:, :, :2, :2] = weight.sum(0)
+        assert np.allclose(np.asarray(dx), expected)
+        seen = np.broadcast_to(data[:, :, :2, :2].sum(0), weight.shape)
+        assert np.allclose(np.asarray(dw), seen)
+
+
+@pytest.mark.parametrize("sizes", [1, 2, 3])
+def test_padding_that_no_copy_holds_is_an_error(sizes: int) -> None:
+    """The gradient copies an input with its padding, whose elements may be too many to count."""
+    x, w = leaf(np.ones((1, 1, *[1] * sizes))), leaf(np.ones((1, 1, *[1] * sizes)))
+    y = CONV[sizes](x, w, stride=1 << 45, padding=1 << 45)
+    assert np.asarray(y.detach()).sum() == 1
+    with pytest.raises(MemoryError, match="of the padded input"):
+        kf.grad(kf.sum(y), [w])
+
+
 X, W = np.ones((2, 4, 5, 5)), np.ones((6, 4, 3, 3))
 
 

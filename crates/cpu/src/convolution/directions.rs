@@ -9,6 +9,7 @@ use super::product::{Places, Product, Weight};
 use super::shared::Shared;
 use super::tile::TileShape;
 use super::weight_gradient::WeightGradient;
+use super::window::Three;
 
 /// A function that changes results where they lie.
 pub(super) type Finish<'a, T> = Option<&'a (dyn Fn(&mut [T]) + Sync)>;
@@ -69,12 +70,11 @@ pub(super) unsafe fn input_gradient<T: Real>(
     let Geometry { images, groups, channels, rows, input: size, stride, .. } = *geometry;
     let (pixels, taps) = (geometry.input_pixels(), geometry.taps());
     let steps = [size[1] * size[2], size[2], 1];
+    // A stride beyond the size has no more remainders than there are places.
+    let stride: Three<usize> = std::array::from_fn(|d| stride[d].min(size[d]));
     for remainder in 0..stride.iter().product() {
         let [_, by_h, by_w] = stride;
         let remainder = [remainder / by_w / by_h, remainder / by_w % by_h, remainder % by_w];
-        if (0..3).any(|d| remainder[d] >= size[d]) {
-            continue;
-        }
         let product = Product {
             shape: TileShape::for_rows::<T>(in_use(), channels),
             window: &geometry.backward(remainder),

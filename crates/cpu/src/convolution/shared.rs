@@ -1,5 +1,7 @@
 //! Memory that threads share.
 
+use keyfold_core::{Error, ErrorKind, Result};
+
 use super::lanes::Real;
 
 /// Bytes of a line of the cache.
@@ -43,5 +45,21 @@ impl<T: Real> Lines<T> {
         }
         let first = self.0.as_ptr().align_offset(LINE);
         &mut self.0[first..][..len]
+    }
+}
+
+/// Makes memory of as many numbers as the product of sizes, all 0.
+///
+/// # Errors
+/// [`ErrorKind::Memory`] if there isn't as much.
+pub(super) fn scratch_of<T: Real>(sizes: &[usize]) -> Result<Vec<T>> {
+    let len = sizes.iter().try_fold(1_usize, |len, size| len.checked_mul(*size));
+    match len.filter(|len| Vec::<T>::new().try_reserve_exact(*len).is_ok()) {
+        Some(len) => Ok(scratch(len)),
+        None => {
+            let message =
+                format!("can't allocate host memory for {sizes:?} numbers of the padded input");
+            Err(Error::new(ErrorKind::Memory, message))
+        }
     }
 }

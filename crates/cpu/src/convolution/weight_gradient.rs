@@ -10,7 +10,7 @@ use keyfold_kit::pool::{Schedule, num_threads, parallel_for};
 
 use super::geometry::Geometry;
 use super::lanes::Real;
-use super::shared::{Lines, Shared, scratch};
+use super::shared::{Lines, Shared, scratch, scratch_of};
 use super::tile::{MAX_ROWS, Segment, Start, Tile, TileShape};
 use super::transpose::transpose;
 use super::window::Three;
@@ -155,9 +155,9 @@ impl<T: Real> WeightGradient<'_, T> {
     unsafe fn padded(&self, room: &mut Vec<T>) -> Result<Padded<T>> {
         let geometry = self.geometry;
         let seen: Three<usize> = std::array::from_fn(|dim| {
-            (geometry.output[dim] - 1) * geometry.stride[dim]
-                + (geometry.kernel[dim] - 1) * geometry.dilation[dim]
-                + 1
+            let last = (geometry.output[dim] - 1).saturating_mul(geometry.stride[dim]);
+            let reach = (geometry.kernel[dim] - 1).saturating_mul(geometry.dilation[dim]);
+            last.saturating_add(reach).saturating_add(1)
         });
         let [depth, height, width] = geometry.input;
         let plane = depth * height * width;
@@ -166,8 +166,8 @@ impl<T: Real> WeightGradient<'_, T> {
             return Ok(Padded { numbers: self.input, size: geometry.input, plane });
         }
         let planes = geometry.images * geometry.groups * geometry.channels;
+        *room = scratch_of(&[planes, seen[0], seen[1], seen[2]])?;
         let padded_plane: usize = seen.iter().product();
-        *room = scratch(planes * padded_plane);
         let (from, to) = (Shared(self.input.cast_mut()), Shared(room.as_mut_ptr()));
         let grain = (PART / padded_plane).max(1);
         // The places in the copy of the input's first number and of what follows the last one.
