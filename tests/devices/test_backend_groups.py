@@ -119,3 +119,21 @@ def test_what_is_no_method_is_refused(npu, raises_saying):
 
     with raises_saying(kf.BindingError, "backend 'Wrong'", "norm is a method, not float"):
         kf.register_backend("npu", Wrong())
+
+
+def test_outputs_of_pooling_are_contiguous_and_out_may_be_strided(npu):
+    class Halves:
+        def pointwise(self, name, inputs, out):
+            np.copyto(out, inputs[0])
+
+        def pool(self, name, inputs, outputs, params):
+            (x,), (out,) = inputs, outputs
+            assert out.flags.c_contiguous
+            pairs = x.reshape(*x.shape[:-1], -1, 2)
+            out[...] = pairs.max(-1) if name == "max" else pairs.mean(-1)
+
+    handle = kf.register_backend("npu", Halves())
+    x, wide = on("npu", np.arange(8.0).reshape(1, 2, 4)), on("npu", np.full((1, 2, 4), -1.0))
+    kf.ops.aten.avg_pool2d.out(x, (1, 2), out=wide[..., ::2])
+    assert wide.cpu().tolist() == [[[0.5, -1, 2.5, -1], [4.5, -1, 6.5, -1]]]
+    handle.remove()

@@ -352,3 +352,31 @@ def test_results_are_pytorchs():
     )
     got = kf.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)
     np.testing.assert_allclose(np.asarray(got), mean.numpy(), atol=1e-6)
+
+
+def test_no_planes_of_any_size():
+    """What isn't there takes no memory, however large its planes would be."""
+    many = 1 << 40
+    assert kf.adaptive_avg_pool2d(kf.zeros((0, 4, 4)), (many, 1)).shape == (0, many, 1)
+    assert kf.avg_pool2d(kf.zeros((0, many, 1)), 1).shape == (0, many, 1)
+    assert kf.max_pool2d(kf.zeros((0, many, 1)), 1).shape == (0, many, 1)
+
+
+def test_refused_indices_leave_out_as_it_was():
+    out = kf.full((2, 4, 4), -7.0)
+    indices = kf.asarray(np.array([[[0, 2], [8, 10]], [[0, 2], [8, 99]]]))
+    windows = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+    backward = kf.ops.aten.max_pool2d_with_indices_backward.out
+    with pytest.raises(kf.IndexOutOfRange, match="index 99 is out of range"):
+        backward(kf.ones((2, 2, 2)), kf.ones((2, 4, 4)), *windows, indices, out=out)
+    assert (np.asarray(out) == -7).all()
+
+
+def test_a_first_window_behind_the_padding_in_ceil_mode():
+    x = np.arange(4.0).reshape(1, 2, 2)
+    assert kf.avg_pool2d(x, 3, 2, ceil_mode=True).tolist() == [[[1.5]]]
+    assert kf.max_pool2d(x, 3, 2, ceil_mode=True).tolist() == [[[3.0]]]
+    assert kf.max_pool1d(np.arange(4.0)[None], 6, 3, ceil_mode=True).tolist() == [[3.0]]
+    for options in ({"ceil_mode": False}, {"ceil_mode": True, "stride": 1}):
+        with pytest.raises(kf.ShapeError, match="larger than the input of 2"):
+            kf.avg_pool2d(x, 3, **{"stride": 2, **options})

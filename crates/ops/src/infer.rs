@@ -197,6 +197,28 @@ impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {
     }
 }
 
+/// A computation that may fail for some elements: a caller's tensor is written only after it succeeded
+/// for all.
+pub(crate) struct Whole<F>(pub(crate) F);
+
+impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for Whole<F> {
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        self.0(op, out)
+    }
+
+    unsafe fn write(
+        self,
+        op: &Op,
+        form: &TensorMeta,
+        out: &Tensor,
+        _: &[ValueRef<'_>],
+    ) -> Result<()> {
+        let own = self.fresh(op, form)?;
+        // SAFETY: the caller's promise.
+        unsafe { convert::write_converted(op, &own, out) }
+    }
+}
+
 /// The computation that writes one value everywhere.
 pub(crate) struct Fill(pub(crate) Scalar);
 

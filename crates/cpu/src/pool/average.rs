@@ -77,7 +77,7 @@ impl<T: Real> Average<T> {
                 (padding + in_width).max(self.to.width() * stride + kernel)
             });
             let mut memory = Memory {
-                rows: Rows::new(places, in_width, 0, T::ZERO),
+                rows: Rows::new(places, in_width, 0, T::ZERO)?,
                 of_window: Vec::with_capacity(rows),
                 sums: vec![T::ZERO; sums],
                 results: vec![T::ZERO; self.to.width()],

@@ -85,8 +85,8 @@ impl<T: Ordered> Max<T> {
             let places = if self.in_place() { 0 } else { self.span() };
             let len = width.padding + padded;
             let mut memory = Memory {
-                rows: Rows::new(places, len, width.padding, T::LOWEST),
-                of_window: Vec::with_capacity(depth.kernel * height.kernel),
+                rows: Rows::new(places, len, width.padding, T::LOWEST)?,
+                of_window: Vec::new(),
                 first: first.collect(),
                 best: vec![T::LOWEST; width.out],
                 at: vec![0; width.out],

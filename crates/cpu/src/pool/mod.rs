@@ -137,6 +137,9 @@ fn greatest<T: Ordered>(
     (values, indices): (&Tensor, &Tensor),
     memory: &Memory<T>,
 ) -> Result<()> {
+    if values.numel() == 0 {
+        return Ok(());
+    }
     let dims = params.dims as usize;
     let from = Planes::new(x, dims, (memory.input)(x)?, memory.direct)?;
     let to = Planes::new(values, dims, (memory.output)(values)?, memory.direct)?;
@@ -169,6 +172,10 @@ fn of_floats<T: Real>(
     out: &Tensor,
     memory: &Memory<T>,
 ) -> Result<()> {
+    // Without planes their sizes may be any.
+    if out.numel() == 0 {
+        return Ok(());
+    }
     let dims = params.dims as usize;
     let from = Planes::new(inputs[0], dims, (memory.input)(inputs[0])?, memory.direct)?;
     let to = Planes::new(out, dims, (memory.output)(out)?, memory.direct)?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyfold_core::Result;
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_tensor::{Tensor, for_each_offset};
 
 use crate::reduce::blocks::{Block, Input, Sink};
@@ -233,8 +233,19 @@ pub(super) struct Rows<T> {
 
 impl<T: Copy + 'static> Rows<T> {
     /// Makes `places` for rows of `len` elements with their padding, of which `before` precede a row's own.
-    pub(super) fn new(places: usize, len: usize, before: usize, padding: T) -> Self {
-        Rows { memory: vec![padding; places * len], rows: vec![None; places], len, before }
+    ///
+    /// # Errors
+    /// [`ErrorKind::Memory`] if there isn't as much.
+    pub(super) fn new(places: usize, len: usize, before: usize, padding: T) -> Result<Self> {
+        let mut memory = Vec::new();
+        let all = places.checked_mul(len).filter(|all| memory.try_reserve_exact(*all).is_ok());
+        let Some(all) = all else {
+            let message =
+                format!("can't allocate host memory for {places} padded rows of {len} elements");
+            return Err(Error::new(ErrorKind::Memory, message));
+        };
+        memory.resize(all, padding);
+        Ok(Rows { memory, rows: vec![None; places], len, before })
     }
 
     /// Returns a row with its padding, which stays in its place until a row is asked for that is as many rows

@@ -9,12 +9,10 @@ mod tangents;
 
 use keyfold_backend::{DecompositionParams, Operation};
 use keyfold_core::{DType, Device, ErrorKind, Result, Shape};
-use keyfold_layers::autograd::TensorMeta;
-use keyfold_tensor::{Tensor, ValueRef};
+use keyfold_tensor::Tensor;
 
 use self::checks::{Matrices, Systems, check_driver, matrices, square, systems, wants_upper};
-use crate::convert;
-use crate::infer::{Call, CallPlan, Run, RunSeveral, SeveralPlan};
+use crate::infer::{Call, CallPlan, Run, RunSeveral, SeveralPlan, Whole};
 use crate::op::Op;
 
 pub(crate) use self::rows::rows;
@@ -27,28 +25,6 @@ const SOLVE: &Operation = &Operation::new("solve");
 const SOLVE_TRIANGULAR: &Operation = &Operation::new("solve_triangular");
 const DET: &Operation = &Operation::new("det");
 const SLOGDET: &Operation = &Operation::new("slogdet");
-
-/// A computation that may fail for some matrix of a stack: a caller's tensor is written only after it
-/// succeeded for all.
-struct Whole<F>(F);
-
-impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for Whole<F> {
-    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
-        self.0(op, out)
-    }
-
-    unsafe fn write(
-        self,
-        op: &Op,
-        form: &TensorMeta,
-        out: &Tensor,
-        _: &[ValueRef<'_>],
-    ) -> Result<()> {
-        let own = self.fresh(op, form)?;
-        // SAFETY: the caller's promise.
-        unsafe { convert::write_converted(op, &own, out) }
-    }
-}
 
 /// Runs an operation.
 fn execute(

@@ -8,7 +8,7 @@ use keyfold_tensor::{IntList, Tensor};
 
 use super::derivatives::{self, batched, batched_backward};
 use super::{Pooled, Windows, check_float, check_gradient, each, windows};
-use crate::infer::{AnyStrides, Call, CallPlan, Run};
+use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::LINEAR;
 use crate::naming::{Naming, named};
 use crate::op::Op;
@@ -43,10 +43,10 @@ fn planned<'x>(
     input: &'x Tensor,
     shape: keyfold_core::Shape,
 ) -> CallPlan<impl Run + use<'x>> {
-    let run = AnyStrides(move |op: &Op, out: &Tensor| {
+    let run = move |op: &Op, out: &Tensor| {
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         unsafe { op.execute(&params, &[input], &[out]) }
-    });
+    };
     CallPlan::new(op.device_of(input), shape, input.dtype(), run)
 }
 

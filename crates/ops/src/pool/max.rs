@@ -9,7 +9,7 @@ use keyfold_tensor::{IntList, Tensor, Value, ValueRef};
 
 use super::derivatives::{self, batched, batched_backward};
 use super::{Pooled, Windows, check_gradient, windows};
-use crate::infer::{AnyStrides, Call, CallPlan, Run, RunSeveral, SeveralPlan};
+use crate::infer::{Call, CallPlan, Run, RunSeveral, SeveralPlan, Whole};
 use crate::inferred::Inferred;
 use crate::jvp::LINEAR;
 use crate::naming::{Naming, named};
@@ -104,7 +104,7 @@ fn backward<'a>(
         let is_shape = *indices.shape() != shape;
         return Err(call.error(if is_shape { ErrorKind::Shape } else { ErrorKind::DType }, message));
     }
-    let run = AnyStrides(move |op: &Op, out: &Tensor| {
+    let run = Whole(move |op: &Op, out: &Tensor| {
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         unsafe { op.execute(&params, &[grad, indices], &[out]) }
     });

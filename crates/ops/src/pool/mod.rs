@@ -178,7 +178,9 @@ impl Axis {
             );
         }
         let padded = size + 2 * p;
-        if padded < reach {
+        let rest = padded - reach;
+        // The first window may reach behind the padding as the last one may.
+        if rest < 0 && !(ceil_mode && rest + s > 0) {
             return refuse(
                 ErrorKind::Shape,
                 format!(
@@ -187,9 +189,8 @@ impl Axis {
                 ),
             );
         }
-        let rest = padded - reach;
-        let mut count = rest / s + 1;
-        if ceil_mode && rest % s != 0 && count * s < size + p {
+        let mut count = rest.div_euclid(s) + 1;
+        if ceil_mode && rest.rem_euclid(s) != 0 && count * s < size + p {
             count += 1;
         }
         // A dilated window may begin in the padding and step over all elements.
