@@ -288,3 +288,20 @@ def test_results_and_gradients_are_pytorchs():
         grads = torch.autograd.grad(wanted, theirs, torch.from_numpy(grad))
         for one, other in zip(kf.grad(got, ours, kf.asarray(grad)), grads, strict=True):
             np.testing.assert_allclose(np.asarray(one), other.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "values"), [(0, 2), (2, 0), (0, 0)])
+def test_queries_and_values_without_elements(size, values):
+    """Without a query's elements all scores are 0, so the result is the mean of the values."""
+    rng = np.random.default_rng(9)
+    q, k = kf.zeros((2, 3, size)), kf.zeros((2, 5, size))
+    v = kf.asarray(rng.normal(size=(2, 5, values)))
+    for x in (q, k, v):
+        x.requires_grad_()
+    out = kf.scaled_dot_product_attention(q, k, v)
+    wanted = np.broadcast_to(np.asarray(v.detach()).mean(1, keepdims=True), (2, 3, values))
+    np.testing.assert_allclose(np.asarray(out.detach()), wanted)
+    of_q, of_k, of_v = kf.grad(kf.sum(out), [q, k, v])
+    assert (of_q.shape, of_k.shape) == (q.shape, k.shape)
+    assert not np.asarray(of_q).any()
+    np.testing.assert_allclose(np.asarray(of_v), 0.6)

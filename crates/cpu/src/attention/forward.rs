@@ -148,13 +148,19 @@ impl<T: Real> Forward<T> {
                 });
             }
         }
-        self.finish(batch, first, &totals, results);
+        self.finish(batch, first, queries, &totals, results);
     }
 
     /// Divides the results by the sums, and writes them. The result of a query for which no key counts is 0.
-    fn finish(&self, batch: usize, first: usize, totals: &Totals<T>, results: &mut [T]) {
+    fn finish(
+        &self,
+        batch: usize,
+        first: usize,
+        queries: usize,
+        totals: &Totals<T>,
+        results: &mut [T],
+    ) {
         let width = self.width();
-        let queries = results.len() / width;
         let inverse = totals.sum.map(|x| if x == T::ZERO { T::ZERO } else { T::ONE / x });
         isa::dispatch(ScaleRows { rows: results, width, factors: &inverse[..queries] });
         let mut logarithms = [T::ZERO; QUERIES];
@@ -186,7 +192,7 @@ impl<T: Real> Work for ScaleRows<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for (row, factor) in self.rows.chunks_exact_mut(self.width).zip(self.factors) {
+        for (row, factor) in self.rows.chunks_exact_mut(self.width.max(1)).zip(self.factors) {
             for x in row {
                 *x = *x * *factor;
             }

@@ -109,7 +109,7 @@ impl<T: Real> Matrices<Sink<T>> {
     /// # Safety
     /// The rows are inside, and no other thread accesses them.
     pub(super) unsafe fn put(&self, batch: usize, first: usize, width: usize, from: &mut [T]) {
-        for (i, row) in from.chunks_exact_mut(width).enumerate() {
+        for (i, row) in from.chunks_exact_mut(width.max(1)).enumerate() {
             let offset = self.offset(batch, first + i);
             // SAFETY: the caller's promise.
             unsafe { self.memory.put(&mut row[..self.columns], offset, self.steps.1) };
