@@ -413,3 +413,16 @@ def test_against_torch():
     assert np.allclose(got, functional.layer_norm(t(x), (5, 5)), atol=1e-5)
     got = kf.rms_norm(x, (5,))
     assert np.allclose(got, functional.rms_norm(t(x), (5,)), atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", [kf.batch_norm, kf.instance_norm])
+def test_running_statistics_that_cant_be_updated_leave_both_as_they_were(norm):
+    mean, variance = kf.zeros((3,)), kf.ones((3,)).requires_grad_()
+    x = kf.ones((2, 3, 4))
+    options = {"training": True} if norm is kf.batch_norm else {}
+    with pytest.raises(kf.GradientError, match="'running_var' requires grad"):
+        norm(x, mean, variance, **options)
+    assert not np.asarray(mean).any()
+    with kf.no_grad():
+        norm(x, mean, variance, **options)
+    assert np.allclose(np.asarray(mean), 0.1)

@@ -3,6 +3,7 @@
 use keyfold_core::{DType, Error, ErrorKind, Result, Shape};
 use keyfold_dispatch::{CallContext, Kernel, RegistrationKey, Value as _};
 use keyfold_layers::autocast::Category;
+use keyfold_layers::autograd;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::{FLOATS, statistics_dtype};
@@ -90,7 +91,7 @@ impl<'c, 'a> BatchNorm<'c, 'a> {
     /// Reads the arguments: input, weight, bias, running statistics, whether it trains, momentum, eps.
     ///
     /// # Errors
-    /// For one running statistic without the other, and for one that isn't writable if it is updated.
+    /// For one running statistic without the other, and for one that can't be updated.
     fn new(
         context: &'c Context<'c>,
         name: &'static str,
@@ -109,6 +110,14 @@ impl<'c, 'a> BatchNorm<'c, 'a> {
             for (argument, tensor) in [("running_mean", mean), ("running_var", variance)] {
                 let checked = tensor.check_writable();
                 checked.map_err(|e| e.at(&format!("argument '{argument}'")).at(name))?;
+                // Before either is written.
+                if autograd::is_enabled() && autograd::requires_grad(tensor) {
+                    let message = format!(
+                        "argument '{argument}' requires grad, and running statistics are updated in \
+                         place; give a tensor that doesn't, or call it under no_grad()"
+                    );
+                    return Err(error(name, ErrorKind::Gradient, message));
+                }
             }
         }
         let [input, weight, bias] = [args[0], args[1], args[2]];
