@@ -328,9 +328,18 @@ def vector_norm(
         return (_aten.amax if ord > 0 else _aten.amin)(sizes, axes, keepdims)
     if ord == 1:
         return _aten.sum(sizes, axes, keepdims)
+    dtype = asarray(x).dtype
+    is_half = str(dtype) in ("float16", "bfloat16")
+    # Powers of float16 soon are infinite.
+    sizes = _aten.to(sizes, "float32") if is_half else sizes
     if ord == 2:
-        return _aten.sqrt(_aten.sum(_aten.mul(sizes, sizes), axes, keepdims))
-    return _aten.pow(_aten.sum(_aten.pow(sizes, ord), axes, keepdims), 1 / ord)
+        total = _aten.sum(_aten.mul(sizes, sizes), axes, keepdims)
+        # The root's derivative at 0 is infinite; the norm's is taken to be 0.
+        is_zero = _aten.eq(total, 0)
+        result = _aten.masked_fill(_aten.sqrt(_aten.masked_fill(total, is_zero, 1)), is_zero, 0)
+    else:
+        result = _aten.pow(_aten.sum(_aten.pow(sizes, ord), axes, keepdims), 1 / ord)
+    return _aten.to(result, dtype) if is_half else result
 
 
 def matrix_power(x: Any, n: int, /) -> Any:
@@ -342,6 +351,8 @@ def matrix_power(x: Any, n: int, /) -> Any:
     if not is_index(n):
         raise refused("linalg.matrix_power", "n", "a whole number", n)
     *_, rows, columns = _matrices("matrix_power", x)
+    if not is_index(n):
+        raise refused("matrix_power", "n", "a whole number", n)
     if rows != columns:
         raise ShapeError(f"matrix_power() needs square matrices, not shape {tuple(x.shape)}")
     if n < 0:
@@ -349,7 +360,8 @@ def matrix_power(x: Any, n: int, /) -> Any:
     if n == 0:
         places = _default.ops.aten.arange(0, rows, 1, device=asarray(x).device)
         mask = _aten.eq(_aten.unsqueeze(places, 1), places)
-        return _aten.where(mask, 1.0, _aten.mul(x, 0.0))
+        # Of `x` only the form counts, not its elements, which may be NaN.
+        return _aten.masked_fill(_aten.masked_fill(x, _aten.ge(places, 0), 0), mask, 1)
     result = None
     while n:
         if n & 1:

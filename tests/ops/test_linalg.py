@@ -327,3 +327,43 @@ def test_derivatives_equal_pytorchs():
         (theirs(leaf) * torch.tensor(weights)).sum().backward()
         got = kf.grad(lambda a, f=mine: kf.sum(f(a) * weights))(kf.asarray(values))
         near(got, leaf.grad.numpy(), times=1e3)
+
+
+def test_norms_of_halves_and_their_gradient_at_zero():
+    for dtype in (kf.float16, kf.bfloat16):
+        x = kf.full((4,), 304.0, dtype=dtype)
+        assert float(kf.linalg.vector_norm(x)) == 608
+        assert kf.linalg.vector_norm(x).dtype == dtype
+        assert float(kf.linalg.matrix_norm(kf.reshape(x, (2, 2)))) == 608
+        assert abs(float(kf.linalg.vector_norm(x, ord=3)) - 482) < 4
+    x = kf.zeros((3,)).requires_grad_()
+    assert kf.grad(kf.linalg.vector_norm(x), [x])[0].tolist() == [0, 0, 0]
+    assert np.isnan(float(kf.linalg.vector_norm(kf.asarray([1.0, np.nan]))))
+
+
+def test_the_power_0_is_the_identity_of_the_dtype():
+    whole = kf.linalg.matrix_power(np.array([[1, 2], [3, 4]]), 0)
+    assert whole.dtype == np.int64
+    np.testing.assert_array_equal(whole, np.eye(2))
+    stack = kf.linalg.matrix_power(np.full((3, 2, 2), np.nan), 0)
+    np.testing.assert_array_equal(stack, np.broadcast_to(np.eye(2), (3, 2, 2)))
+    with pytest.raises(kf.BindingError, match="matrix_power"):
+        kf.linalg.matrix_power(np.eye(2), 1.5)
+
+
+@pytest.mark.parametrize("size", [1e-310, 1e-200, 1e200, 1e307])
+def test_matrices_whose_squares_are_out_of_range(size):
+    x = np.array([[2.0, 1.0], [1.0, 2.0]]) * size
+    np.testing.assert_allclose(kf.linalg.svdvals(x) / size, [3, 1], rtol=1e-12)
+    np.testing.assert_allclose(kf.linalg.eigvalsh(x) / size, [1, 3], rtol=1e-12)
+    u, s, vh = kf.linalg.svd(x)
+    np.testing.assert_allclose((u * (s / size)) @ vh, x / size, rtol=1e-12)
+    # The other triangle isn't read.
+    x[0, 1] = np.inf
+    np.testing.assert_allclose(kf.linalg.eigh(x)[0] / size, [1, 3], rtol=1e-12)
+
+
+def test_a_matrix_that_no_memory_holds_is_an_error():
+    whole = kf.broadcast_to(kf.ones((1, 1)), (1 << 22, 1 << 22))
+    with pytest.raises(MemoryError, match="a matrix of 4194304 by 4194304"):
+        kf.linalg.det(whole)

@@ -100,6 +100,7 @@ pub(super) fn run(
         outs: targets.map(|(out, item)| Target::new(out, *item)).collect::<Result<_>>()?,
     };
     let (count, shape) = stacks.a.sizes();
+    check_memory(&stacks)?;
     let columns = stacks.b.as_ref().map_or(0, |b| b.sizes().1[1]);
     let grain = grain_for(work.nanoseconds(shape, columns));
     let failed = AtomicUsize::new(usize::MAX);
@@ -120,6 +121,20 @@ pub(super) fn run(
             None => Ok(()),
         },
     }
+}
+
+/// Refuses matrices whose copies don't fit in memory, as those of broadcast views may not.
+fn check_memory(stacks: &Stacks<'_>) -> Result<()> {
+    for [rows, columns] in
+        [Some(&stacks.a), stacks.b.as_ref()].into_iter().flatten().map(|x| x.sizes().1)
+    {
+        let len = rows.checked_mul(columns);
+        if !len.is_some_and(|len| Vec::<f64>::new().try_reserve_exact(len).is_ok()) {
+            let message = format!("can't allocate host memory for a matrix of {rows} by {columns}");
+            return Err(Error::new(ErrorKind::Memory, message));
+        }
+    }
+    Ok(())
 }
 
 impl Stacks<'_> {
@@ -145,6 +160,7 @@ impl Stacks<'_> {
         if a.iter().any(|item| !item.is_finite()) {
             return Some(Fault::NotFinite);
         }
+        let unscale = scale(a);
         let [m, n] = self.a.sizes().1;
         let size = m.min(n);
         let (columns_u, columns_v) = if self.params.full { (m, n) } else { (size, size) };
@@ -165,6 +181,7 @@ impl Stacks<'_> {
                 return Some(Fault::NoConvergence);
             }
         }
+        values.iter_mut().for_each(|value| *value *= unscale);
         if let [of_u, of_s, of_v] = &self.outs[..] {
             fix_signs(left, m, right, n);
             of_u.store(number, column, left, m);
@@ -180,16 +197,21 @@ impl Stacks<'_> {
         let Memory { scratch, a, left, values, column, .. } = memory;
         let n = self.a.sizes().1[0];
         transpose_if(self.params.upper, a, n);
-        let lower = |at: usize| at % n >= at / n;
-        if a.iter().enumerate().any(|(at, item)| lower(at) && !item.is_finite()) {
+        // The other triangle isn't read, whatever it holds.
+        for (column, items) in a.chunks_exact_mut(n.max(1)).enumerate() {
+            items[..column].fill(0.0);
+        }
+        if a.iter().any(|item| !item.is_finite()) {
             return Some(Fault::NotFinite);
         }
+        let unscale = scale(a);
         zeros(values, n);
         left.resize(n * n, 0.0);
         let vectors = self.params.vectors.then_some(&mut left[..]);
         if n > 0 && !factor::eigh(scratch, a, n, values, vectors) {
             return Some(Fault::NoConvergence);
         }
+        values.iter_mut().for_each(|value| *value *= unscale);
         self.outs[0].store(number, column, values, n);
         if let Some(of_vectors) = self.outs.get(1) {
             fix_signs(left, n, &mut [], 0);
@@ -327,6 +349,24 @@ impl Stacks<'_> {
         };
         Error::new(ErrorKind::Value, message)
     }
+}
+
+/// Multiplies the elements by a power of 2 where squares of the greatest are out of range. Returns the
+/// factor that undoes it.
+fn scale(items: &mut [f64]) -> f64 {
+    const fn power(exponent: i64) -> f64 {
+        f64::from_bits(((exponent + 1023) as u64) << 52)
+    }
+    let greatest = items.iter().fold(0.0, |greatest: f64, item| greatest.max(item.abs()));
+    let exponent = if greatest > power(500) {
+        -600
+    } else if greatest > 0.0 && greatest < power(-500) {
+        600
+    } else {
+        return 1.0;
+    };
+    items.iter_mut().for_each(|item| *item *= power(exponent));
+    power(-exponent)
 }
 
 /// Makes a vector one of so many zeros.
