@@ -2,7 +2,7 @@
 
 mod support;
 
-use keyfold_core::{DType, Device, ErrorKind, Result};
+use keyfold_core::{DType, Device, ErrorKind, Result, Shape};
 use keyfold_tensor::{Tensor, Value, ValueRef as V};
 use support::*;
 
@@ -119,4 +119,36 @@ fn cat_writes_into_outputs_of_any_strides_and_wider_dtypes() {
     let own = [b, a.slice(0, Some(0), Some(3), 1).unwrap()];
     call("cat.out", &[V::Tensors(&own), V::Int(0), V::Tensor(&a)]).unwrap();
     assert_eq!(values(&a), [&expected[3..9], &expected[0..9]].concat());
+}
+
+#[test]
+fn more_parts_than_memory_holds_are_an_error() {
+    let one = Tensor::from_vec(vec![1.0], &[1]).unwrap();
+    let many = one.broadcast_to(&Shape::new(&[1_usize << 45]).unwrap()).unwrap();
+    let calls: [(&str, &[V<'_>]); 4] = [
+        ("unbind", &[V::Tensor(&many), V::Int(0)]),
+        ("split.Tensor", &[V::Tensor(&many), V::Int(1), V::Int(0)]),
+        ("chunk", &[V::Tensor(&many), V::Int(i64::MAX), V::Int(0)]),
+        ("tensor_split.sections", &[V::Tensor(&one), V::Int(i64::MAX), V::Int(0)]),
+    ];
+    for (name, args) in calls {
+        let error = parts(name, args).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+        assert!(error.message().contains("parts in memory; make fewer"), "{error}");
+    }
+}
+
+#[test]
+fn outputs_that_share_memory_with_the_tensor_get_its_parts_and_with_each_other_are_refused() {
+    let x = Tensor::from_vec(vec![0.0, 1.0, 2.0, 3.0], &[4]).unwrap();
+    let new = Tensor::zeros(&[2], DType::F64, Device::CPU).unwrap();
+    let split = |outs: &[Tensor]| {
+        let args = [V::Tensor(&x), V::Int(2), V::Int(0), V::Tensors(outs)];
+        dispatcher().call("aten::split_copy.Tensor_out", &args).map(|_| grid())
+    };
+    let outs = [new.clone(), new.clone()];
+    fails(split(&outs), ErrorKind::Value, &["'out[0]' and 'out[1]' share memory"]);
+    assert_eq!(values(&new), [0.0, 0.0]);
+    split(&[x.slice(0, Some(2), None, 1).unwrap(), new.clone()]).unwrap();
+    assert_eq!((values(&x), values(&new)), (vec![0.0, 1.0, 0.0, 1.0], vec![2.0, 3.0]));
 }

@@ -7,7 +7,7 @@ use keyfold_core::{ErrorKind, Result, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Backward, Gradients, VjpOfSeveral};
 use keyfold_layers::vmap::{self, Batch};
-use keyfold_tensor::{IntList, Tensor, TensorList, Value};
+use keyfold_tensor::{IntList, Overlap, Tensor, TensorList, Value, overlap};
 
 use crate::arg_values::{batched_dim, int};
 use crate::aten;
@@ -25,6 +25,18 @@ struct Parts {
     ends: Vec<usize>,
 }
 
+/// Returns memory for so many items, one for each part.
+///
+/// # Errors
+/// [`ErrorKind::Memory`]: a broadcast view may have more parts than memory has room for.
+fn room<T>(op: &Op, count: usize) -> Result<Vec<T>> {
+    let mut items = Vec::new();
+    items.try_reserve_exact(count).map_err(|_| {
+        op.error(ErrorKind::Memory, format!("can't hold {count} parts in memory; make fewer"))
+    })?;
+    Ok(items)
+}
+
 impl Parts {
     /// Parts of one size; the last one is smaller where that doesn't divide the dimension.
     fn of_size(op: &Op, x: &Tensor, size: i64, dim: i64) -> Result<Parts> {
@@ -39,7 +51,9 @@ impl Parts {
             }
         };
         let count = whole.div_ceil(step).max(1);
-        Ok(Parts { axis, ends: (1..=count).map(|i| (i * step).min(whole)).collect() })
+        let mut ends = room(op, count)?;
+        ends.extend((1..=count).map(|i| i.saturating_mul(step).min(whole)));
+        Ok(Parts { axis, ends })
     }
 
     /// Parts of these sizes, which add up to the dimension's.
@@ -70,7 +84,9 @@ impl Parts {
             return Err(op.error(ErrorKind::Value, message));
         };
         let (each, larger) = (x.shape()[axis] / parts, x.shape()[axis] % parts);
-        Ok(Parts { axis, ends: (1..=parts).map(|i| i * each + i.min(larger)).collect() })
+        let mut ends = room(op, parts)?;
+        ends.extend((1..=parts).map(|i| i * each + i.min(larger)));
+        Ok(Parts { axis, ends })
     }
 
     /// Parts that begin and end at these places; those behind the end are cut off there.
@@ -98,16 +114,29 @@ impl Parts {
     }
 
     fn views(&self, op: &Op, x: &Tensor) -> Result<Vec<Tensor>> {
-        let view = |range: Range<usize>| {
+        let mut views = room(op, self.ends.len())?;
+        for range in self.ranges() {
             let (start, end) = (Some(range.start as i64), Some(range.end as i64));
-            op.at(x.slice(self.axis as i64, start, end, 1))
-        };
-        self.ranges().map(view).collect()
+            views.push(op.at(x.slice(self.axis as i64, start, end, 1))?);
+        }
+        Ok(views)
     }
 
     /// Copies the parts into outputs, after a check of all of them.
     fn write(&self, op: &Op, x: &Tensor, out: TensorList<'_>) -> Result<()> {
         let outs = op.at(out.iter().collect::<Result<Vec<_>>>())?;
+        let meets =
+            |a: &Tensor, b: &Tensor| -> Result<bool> { Ok(op.at(overlap(a, b))? != Overlap::None) };
+        // An output that shares memory with the tensor would change the parts behind its own.
+        let mut copy = None;
+        let shared = |any, out: &&Tensor| -> Result<bool> { Ok(any || meets(out, x)?) };
+        if outs.len() > 1 && outs.iter().try_fold(false, shared)? {
+            let own = op.output(x.device(), x.shape(), x.dtype())?;
+            // SAFETY: the copy was allocated here.
+            unsafe { write_converted(op, x, &own) }?;
+            copy = Some(own);
+        }
+        let x = copy.as_ref().unwrap_or(x);
         let views = self.views(op, x)?;
         if outs.len() != views.len() {
             let message = format!(
@@ -119,6 +148,14 @@ impl Parts {
         }
         for (i, (view, out)) in views.iter().zip(&outs).enumerate() {
             check_written(op, &format!("out[{i}]"), out, view.shape(), view.dtype())?;
+            for (j, other) in outs[..i].iter().enumerate() {
+                if meets(out, other)? {
+                    let message = format!(
+                        "arguments 'out[{j}]' and 'out[{i}]' share memory; give each its own"
+                    );
+                    return Err(op.error(ErrorKind::Value, message));
+                }
+            }
         }
         for (view, out) in views.iter().zip(&outs) {
             // SAFETY: the schema says that the operator writes to these arguments, so the caller gave their
@@ -146,7 +183,11 @@ fn chunk(op: &Op, (x, count, dim): (&Tensor, i64, i64)) -> Result<Vec<Tensor>> {
 
 fn unbind(op: &Op, (x, dim): (&Tensor, i64)) -> Result<Vec<Tensor>> {
     let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
-    (0..x.shape()[axis]).map(|i| op.at(x.select(axis as i64, i as i64))).collect()
+    let mut parts = room(op, x.shape()[axis])?;
+    for i in 0..x.shape()[axis] {
+        parts.push(op.at(x.select(axis as i64, i as i64))?);
+    }
+    Ok(parts)
 }
 
 /// Fills in zeros for gradients of parts that backward doesn't reach, which have the size that is left.
