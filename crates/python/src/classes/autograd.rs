@@ -1,6 +1,7 @@
 //! Autograd in Python: `Tensor.grad`, `backward` and hooks, `grad`, checkpoints.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::call::context;
+use crate::call::panics::panic_error;
 use crate::classes::aten;
 use crate::classes::guards::PyGuard;
 use crate::marshal::arrays;
@@ -33,14 +35,17 @@ fn run<R: Send>(
     let result = context::in_context(py, || {
         py.detach(|| {
             let (last, nodes) = (Cell::new(asked), Cell::new(0_u32));
-            f(&|| {
-                nodes.set(nodes.get().wrapping_add(1));
-                if nodes.get() % 16 != 0 || last.get().elapsed() < ASK_EVERY {
-                    return Ok(());
-                }
-                last.set(Instant::now());
-                attach(|py| py.check_signals().map_err(from_pyerr))
-            })
+            let computed = catch_unwind(AssertUnwindSafe(|| {
+                f(&|| {
+                    nodes.set(nodes.get().wrapping_add(1));
+                    if nodes.get() % 16 != 0 || last.get().elapsed() < ASK_EVERY {
+                        return Ok(());
+                    }
+                    last.set(Instant::now());
+                    attach(|py| py.check_signals().map_err(from_pyerr))
+                })
+            }));
+            computed.unwrap_or_else(|panic| Err(panic_error("backward", &*panic)))
         })
     })?;
     result.py(py)
