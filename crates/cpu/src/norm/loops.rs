@@ -1,6 +1,5 @@
 //! The loops over a block: sums in several accumulators, and normalized elements and gradients.
 
-use keyfold_kit::interpreter::access::prefetch;
 use keyfold_kit::isa::Isa;
 
 use super::memory::Float;
@@ -45,17 +44,12 @@ pub(super) fn sum<A: Float>(x: &[A]) -> A {
 #[inline(always)]
 fn squared_distances<I: Isa, A: Float>(x: &[A], from: A) -> A {
     let mut sums = [A::ZERO; LANES];
-    // The block behind this one is fetched meanwhile.
-    let next = x.as_ptr().wrapping_add(x.len()).cast::<u8>();
     let chunks = x.chunks_exact(LANES);
     for (sum, x) in sums.iter_mut().zip(chunks.remainder()) {
         let distance = *x - from;
         *sum = distance * distance;
     }
-    for (at, x) in chunks.enumerate() {
-        for line in (0..size_of::<[A; LANES]>()).step_by(64) {
-            prefetch(next.wrapping_add(at * size_of::<[A; LANES]>() + line));
-        }
+    for x in chunks {
         for i in 0..LANES {
             let distance = x[i] - from;
             sums[i] = distance.mul_add::<I>(distance, sums[i]);
