@@ -432,14 +432,17 @@ pub(crate) fn tuple_of(results: impl IntoIterator<Item = Option<Tensor>>) -> Val
     Value::Tuple(results.into_iter().map(value).collect())
 }
 
+/// For each wanted result its form, the name of the argument that it is written into, and its tensor.
+type WantedOuts<'o> = SmallVec<[(&'o TensorMeta, &'o str, &'o Tensor); 4]>;
+
 /// Returns the form of each wanted result, with the name of the argument that it is written into and its
 /// tensor, which were checked.
 pub(crate) fn wanted_outs<'o>(
     op: &Op,
     forms: &'o [Option<TensorMeta>],
     outs: &[(&'o str, Option<&'o Tensor>)],
-) -> Result<SmallVec<[(&'o TensorMeta, &'o str, &'o Tensor); 4]>> {
-    let mut wanted: SmallVec<[(&TensorMeta, &str, &Tensor); 4]> = SmallVec::new();
+) -> Result<WantedOuts<'o>> {
+    let mut wanted = WantedOuts::new();
     for (form, (name, out)) in forms.iter().zip(outs) {
         match (form, out) {
             (Some(form), Some(out)) => {
