@@ -16,13 +16,15 @@ use super::shared::{Lines, Shared, scratch};
 use super::tile::{MAX_ROWS, Segment, Start, Tile, TileShape};
 use super::window::{Pack, Pixels, Three, Window};
 
-/// Steps that are packed at once: their registers stay in the first cache.
-const STEPS: usize = 256;
+/// Steps that are packed at once: their registers stay in the second cache.
+const STEPS: usize = 640;
 /// Bytes of a group's packed weight from which on several tiles are packed at once, so that each part of
 /// the weight is read once for all of them.
 const LARGE_WEIGHT: usize = 512 << 10;
 /// The number of tiles that are then packed at once.
 const TILES: usize = 4;
+/// The number of a thread's ranges of parts, from which others can take some.
+const RANGES: usize = 16;
 /// Multiplications that are worth a thread's part.
 const PART: usize = 1 << 20;
 
@@ -98,7 +100,9 @@ impl<T: Real> Product<'_, T> {
         let block_parts = if threads == 1 { 1 } else { wanted.clamp(1, panels.blocks) };
         let parts = self.groups * tile_parts * block_parts;
         let cost = at_once * self.shape.width() * steps * self.rows / block_parts;
-        parallel_for(Schedule::Adaptive, 0..parts, (PART / cost.max(1)).max(1), |range| {
+        // A range makes memory of its own, so it has several parts where there are many.
+        let grain = (PART / cost.max(1)).max(parts / (RANGES * threads)).max(1);
+        parallel_for(Schedule::Adaptive, 0..parts, grain, |range| {
             let mut room = Room::new(at_once);
             for part in range {
                 let (group, part) =
