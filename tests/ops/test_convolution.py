@@ -215,7 +215,7 @@ X, W = np.ones((2, 4, 5, 5)), np.ones((6, 4, 3, 3))
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"x": np.ones((2, 4, 2, 5))}, kf.ShapeError, "the kernel reaches over 3 places"),
+        ({"x": np.ones((2, 4, 2, 5))}, kf.ShapeError, "the kernel spans 3 elements"),
         ({"stride": 0}, kf.InvalidValue, "argument 'stride' has 0; it has to be at least 1"),
         ({"dilation": 0}, kf.InvalidValue, "argument 'dilation' has 0"),
         ({"padding": -1}, kf.InvalidValue, "argument 'padding' has -1; it has to be at least 0"),

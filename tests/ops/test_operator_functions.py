@@ -360,3 +360,17 @@ def test_errors_without_a_caller_in_python_have_the_functions_words(monkeypatch)
 def test_opcheck_takes_its_arguments_in_a_tuple(raises_saying):
     with raises_saying(kf.BindingError, "keyfold.opcheck()", "'args'", "(x,)"):
         kf.opcheck(kf.exp, np.ones(2))
+
+
+def test_none_is_the_default_stride_and_training_is_train(raises_saying):
+    x = kf.asarray(np.arange(64.0).reshape(1, 1, 8, 8))
+    for pool in (kf.max_pool2d, kf.avg_pool2d):
+        assert pool(x, 2, None).tolist() == pool(x, 2).tolist() == pool(x, 2, 2).tolist()
+        assert pool(x, 3, stride=None).shape == (1, 1, 2, 2)
+    assert kf.avg_pool1d(x[0], 4, None).shape == kf.max_pool1d(x[0], 4, None).shape == (1, 8, 2)
+    with raises_saying(kf.BindingError, "'padding'", "a whole number", "None"):
+        kf.max_pool2d(x, 2, None, None)
+    assert kf.dropout(x, 0.5, training=False).tolist() == x.tolist()
+    assert kf.dropout(x, 1.0, training=True).tolist() == (x * 0).tolist()
+    with raises_saying(kf.BindingError, "'train'", "'training'"):
+        kf.dropout(x, 0.5, train=True, training=False)

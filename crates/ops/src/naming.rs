@@ -127,8 +127,11 @@ impl Signature {
     /// `out` and the other names of parameters have none.
     pub fn places_in(&self, overload: &Schema) -> Vec<Option<usize>> {
         let place = |(at, parameter): (usize, &Argument)| {
+            if self.aliases.iter().any(|(_, alias)| *alias == at) {
+                return None;
+            }
             let meant = match &*parameter.name {
-                "out" | "dim" | "keepdim" => return None,
+                "out" => return None,
                 "axis" => "dim",
                 "axes" => "dims",
                 "keepdims" => "keepdim",
@@ -158,6 +161,8 @@ impl Signature {
 
     /// Returns the meaning of an argument, by its name.
     fn meaning(&self, argument: &Argument) -> &'static str {
+        let [is_pool, is_dropout] =
+            ["kernel_size", "train"].map(|name| self.schema.argument_index(name).is_some());
         match &*argument.name {
             "x" => "an array",
             "x1" | "x2" if self.takes_numbers => "an array or a number",
@@ -178,9 +183,11 @@ impl Signature {
             "weight" => "an array of factors, learned",
             "bias" => "an array to add, learned; None to add nothing",
             "activation" => "the name of a function of the sum; see above",
-            "stride" => "the distance between windows; empty for the kernel's size in pooling",
-            "padding" => "the elements that are added around; a pair has those before and after",
-            "dilation" => "the distance between the elements of a window, or of a kernel",
+            "stride" if is_pool => "the distance between windows; None for the kernel's size",
+            "stride" => "the step from one place of the kernel to the next",
+            "padding" if is_pool => "the elements that are added on both sides",
+            "padding" => "the zeros added on both sides; or a pair for each dimension",
+            "dilation" => "the distance between neighbouring elements of a window or a kernel",
             "groups" => "the number of groups of channels",
             "input" => "the arrays of a batch, one a row",
             "hx" => "the state before: one array, or as many as the cell has in a tuple",
@@ -199,6 +206,7 @@ impl Signature {
             "num_groups" => "the number of groups of channels",
             "running_mean" => "an array of means, or None",
             "running_var" => "an array of variances, or None",
+            "training" if is_dropout => "PyTorch's name of `train`",
             "training" => "whether to normalize by the array's own statistics",
             "use_input_stats" => "whether to normalize by the array's own statistics",
             "momentum" => "the share of the new statistics in the running ones",
@@ -252,7 +260,7 @@ impl Row {
         let by_position = schema.arguments.iter().take_while(|each| is_array(&each.ty)).count();
         let out = schema.argument_index("out");
         let mut aliases = Vec::new();
-        for (name, alias) in [("axis", "dim"), ("keepdims", "keepdim")] {
+        for (name, alias) in [("axis", "dim"), ("keepdims", "keepdim"), ("train", "training")] {
             if let Some(at) = schema.argument_index(name) {
                 aliases.push((at, schema.arguments.len()));
                 let same = schema.arguments[at].clone();

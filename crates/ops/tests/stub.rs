@@ -52,11 +52,12 @@ fn annotation(argument: &Argument) -> &'static str {
         "str" => "str",
         "int" => "int",
         "int?" => "int | None",
-        "int[1]?" => "Axis",
+        "int[1]?" if argument.name == "axis" || argument.name == "dim" => "Axis",
         "int[]" => "Sequence[int]",
         "int[]?" => "Sequence[int] | None",
         // A single number stands for a list of this length.
         "int[1]" | "int[2]" | "int[3]" => "int | Sequence[int]",
+        "int[1]?" | "int[2]?" | "int[3]?" => "int | Sequence[int] | None",
         other => panic!("no type of Python for {other}"),
     }
 }

@@ -241,7 +241,7 @@ def avg_pool1d(
     x: _A,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -251,7 +251,7 @@ def avg_pool1d(
     x: _Array,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -261,7 +261,7 @@ def avg_pool2d(
     x: _A,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -274,7 +274,7 @@ def avg_pool2d(
     x: _Array,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -287,7 +287,7 @@ def avg_pool3d(
     x: _A,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -300,7 +300,7 @@ def avg_pool3d(
     x: _Array,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -429,9 +429,13 @@ def divide(x1: _Array, x2: _Array | complex, /, *, out: _Array | None = None) ->
 @overload
 def divide(x1: complex, x2: _Array, /, *, out: _Array | None = None) -> Any: ...
 @overload
-def dropout(x: _A, /, p: float = 0.5, *, train: bool = True) -> _A: ...
+def dropout(
+    x: _A, /, p: float = 0.5, *, train: bool = True, training: bool | None = None
+) -> _A: ...
 @overload
-def dropout(x: _Array, /, p: float = 0.5, *, train: bool = True) -> Any: ...
+def dropout(
+    x: _Array, /, p: float = 0.5, *, train: bool = True, training: bool | None = None
+) -> Any: ...
 @overload
 def dropout_threshold(
     x: _A,
@@ -751,7 +755,7 @@ def max_pool1d(
     x: _A,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
@@ -761,7 +765,7 @@ def max_pool1d(
     x: _Array,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
@@ -771,7 +775,7 @@ def max_pool2d(
     x: _A,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
@@ -781,7 +785,7 @@ def max_pool2d(
     x: _Array,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
@@ -791,7 +795,7 @@ def max_pool3d(
     x: _A,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
@@ -801,7 +805,7 @@ def max_pool3d(
     x: _Array,
     /,
     kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = [],
+    stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,

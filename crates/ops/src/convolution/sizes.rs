@@ -178,8 +178,8 @@ fn check_groups(name: &str, given: usize, weight: &Tensor, settings: &Settings) 
     if wanted != Some(given) {
         let wanted = wanted.ok_or_else(|| overflow(name))?;
         let message = format!(
-            "argument 'input' has {given} channels; with a weight of shape {:?} and {groups} groups \
-             it has {wanted}",
+            "argument 'input' has {given} channels; with a weight of shape {:?} and argument \
+             'groups' {groups} it has {wanted}",
             weight.shape()
         );
         return Err(error(name, ErrorKind::Shape, message));
@@ -268,9 +268,8 @@ impl Along {
         let padded = self.size as i128 + padding;
         if reach > padded {
             return Err(format!(
-                "the kernel reaches over {reach} places, {} at a dilation of {}, and argument \
-                 'input' has {padded} with its padding, {} without; give more padding or a smaller \
-                 kernel",
+                "the kernel spans {reach} elements ({} at a dilation of {}), and argument 'input' \
+                 has {padded} with its padding ({} without); give more padding or a smaller kernel",
                 self.kernel, self.dilation, self.size
             ));
         }

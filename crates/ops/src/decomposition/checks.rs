@@ -112,7 +112,7 @@ pub(super) fn systems<'a>(
     }
     let refuse = |why: String| {
         let message = format!(
-            "argument 'B' of shape {:?} doesn't fit '{name}' of shape {:?}: {why}",
+            "argument 'B' of shape {:?} doesn't fit argument '{name}' of shape {:?}: {why}",
             b.shape(),
             a.shape()
         );

@@ -246,7 +246,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         ],
         functions: ["avg_pool2d", "adaptive_avg_pool2d"],
         parameters: [
-            "Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool \
+            "Tensor x, int[2] kernel_size, int[2]? stride=None, int[2] padding=0, bool \
              ceil_mode=False, bool count_include_pad=True, int? divisor_override=None",
             "Tensor x, int[2] output_size",
         ],
@@ -260,7 +260,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         ],
         functions: ["avg_pool3d", "adaptive_avg_pool3d"],
         parameters: [
-            "Tensor x, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool \
+            "Tensor x, int[3] kernel_size, int[3]? stride=None, int[3] padding=0, bool \
              ceil_mode=False, bool count_include_pad=True, int? divisor_override=None",
             "Tensor x, int[3] output_size",
         ],

@@ -226,7 +226,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         infer: |args| infer_values("aten::max_pool2d", 2, args),
         naming: named(
             "max_pool2d",
-            "Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, \
+            "Tensor x, int[2] kernel_size, int[2]? stride=None, int[2] padding=0, int[2] dilation=1, \
              bool ceil_mode=False",
             DOC,
         ),
@@ -247,7 +247,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         infer: |args| infer_values("aten::max_pool3d", 3, args),
         naming: named(
             "max_pool3d",
-            "Tensor x, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, \
+            "Tensor x, int[3] kernel_size, int[3]? stride=None, int[3] padding=0, int[3] dilation=1, \
              bool ceil_mode=False",
             DOC,
         ),

@@ -116,7 +116,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             DERIVED,
             named(
                 "max_pool1d",
-                "Tensor x, int[1] kernel_size, int[1] stride=[], int[1] padding=0, int[1] \
+                "Tensor x, int[1] kernel_size, int[1]? stride=None, int[1] padding=0, int[1] \
                  dilation=1, bool ceil_mode=False",
                 MAX_DOC,
             ),
@@ -135,7 +135,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             DERIVED,
             named(
                 "avg_pool1d",
-                "Tensor x, int[1] kernel_size, int[1] stride=[], int[1] padding=0, bool \
+                "Tensor x, int[1] kernel_size, int[1]? stride=None, int[1] padding=0, bool \
                  ceil_mode=False, bool count_include_pad=True",
                 DOC,
             ),

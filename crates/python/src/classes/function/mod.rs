@@ -314,9 +314,15 @@ impl PyFunction {
         let mut objects: Objects = defaults
             .map(|param| param.default.as_ref().map_or(std::ptr::null_mut(), Py::as_ptr))
             .collect();
-        for (value, place) in given.iter().zip(&overload.places) {
-            if let Some(at) = place {
-                objects[*at] = *value;
+        let given = given.iter().zip(self.parameters.all());
+        for ((value, param), place) in given.zip(&overload.places) {
+            let Some(at) = *place else { continue };
+            // None stands for the default of an operator that doesn't take it.
+            let is_default = is_none(*value)
+                && param.ty.is_optional()
+                && !operator.get().params.all[at].ty.is_optional();
+            if !is_default {
+                objects[at] = *value;
             }
         }
         if let Some(out) = out {
