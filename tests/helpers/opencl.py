@@ -88,14 +88,19 @@ def is_mistaken():
     return "AuthenticAMD" in processor and "avx512f" in processor
 
 
-@functools.cache
 def chosen_driver():
     """The variable that names the driver, if it isn't the wheel's own that runs kernels here."""
     if "OCL_ICD_VENDORS" in os.environ or wheel() is None or not is_mistaken():
         return {}
+    return {"OCL_ICD_VENDORS": str(linked_driver())}
+
+
+@functools.cache
+def linked_driver():
+    """The driver of a copy of pocl's wheel that is there as long as this process."""
     folder = tempfile.TemporaryDirectory(prefix="keyfold-pocl-avx2-")
     atexit.register(folder.cleanup)
-    return {"OCL_ICD_VENDORS": str(without_avx512(Path(folder.name)))}
+    return without_avx512(Path(folder.name))
 
 
 @functools.cache
