@@ -106,8 +106,8 @@ impl<P: Params> Execute<P> for Fused {
         let at = match self.mistake {
             Mistake::Unwritten(at) | Mistake::Shifted(at) | Mistake::LastIsFirst(at) => Some(at),
             Mistake::ReadsOther(_) => None,
-            // SAFETY: the caller's contract.
             Mistake::Unrefused => {
+                // SAFETY: the caller's contract.
                 return match unsafe { kernel.execute(params, &inputs, outputs) } {
                     Err(error) if error.kind() == ErrorKind::Value => Ok(()),
                     result => result,

@@ -129,7 +129,7 @@ fn check_memory(stacks: &Stacks<'_>) -> Result<()> {
         [Some(&stacks.a), stacks.b.as_ref()].into_iter().flatten().map(|x| x.sizes().1)
     {
         let len = rows.checked_mul(columns);
-        if !len.is_some_and(|len| Vec::<f64>::new().try_reserve_exact(len).is_ok()) {
+        if len.is_none_or(|len| Vec::<f64>::new().try_reserve_exact(len).is_err()) {
             let message = format!("can't allocate host memory for a matrix of {rows} by {columns}");
             return Err(Error::new(ErrorKind::Memory, message));
         }
