@@ -123,7 +123,8 @@ fn plan(sampler: &Sampler, name: &str) -> Option<Plan> {
         };
         output.push(match transposed {
             true => size.checked_sub(1)? * stride + reach + output_padding,
-            false if named && choice % 2 == 1 => *size,
+            // `same` has no kernel for an input without pixels.
+            false if named && choice % 2 == 1 => Some(*size).filter(|size| *size > 0)?,
             false => (size + pads).checked_sub(reach)? / stride + 1,
         });
     }

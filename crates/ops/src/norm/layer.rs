@@ -134,7 +134,7 @@ fn layer_norm_backward<'t>(
     let forms: [Option<Form>; 3] = [
         dx.then(|| (device, x.shape().clone(), x.dtype())),
         dw.then(|| (device, sizes.normalized.clone(), of(weight))),
-        db.then(|| (device, sizes.normalized.clone(), of(bias))),
+        db.then(|| (device, sizes.normalized.clone(), of(bias.or(weight)))),
     ];
     let run = move |op: &Op, outs: &[&Tensor]| {
         let inputs = optional_inputs([Some(grad), Some(x), Some(mean), Some(rstd), weight]);
