@@ -63,7 +63,7 @@ fn outcome(result: &Result<Vec<Tensor>>) -> Result<Vec<Content>, ErrorKind> {
 }
 
 /// The calls of a row with tensors of a dtype, each with the operator's name: the one that makes its
-/// results, and the one that writes into a tensor of the caller's.
+/// results, and the one that writes into tensors of the caller's.
 fn calls(row: &Row, dtype: DType) -> Vec<(String, Vec<Value>)> {
     let Some(args) = example(row, dtype, Device::CPU) else { return Vec::new() };
     let args: Vec<Value> = args.iter().map(|arg| arg.to_value().unwrap()).collect();
@@ -72,10 +72,17 @@ fn calls(row: &Row, dtype: DType) -> Vec<(String, Vec<Value>)> {
     if let Some(schema) = row.out_schema()
         && let Ok(made) = dispatcher().call(&name, &borrowed(&args))
     {
-        let made = made.into_tensor().unwrap();
-        let out = Tensor::zeros(made.shape(), made.dtype(), Device::CPU).unwrap();
-        let with_out = [args, vec![Value::Tensor(out)]].concat();
-        calls.push((schema.name.to_string(), with_out));
+        let zeros = |made: &Tensor| Tensor::zeros(made.shape(), made.dtype(), Device::CPU).unwrap();
+        let out = |made: &Value| match made {
+            Value::Tensor(made) => Value::Tensor(zeros(made)),
+            // A result that isn't wanted.
+            other => other.clone(),
+        };
+        let outs = match &made {
+            Value::Tuple(several) => several.iter().map(out).collect(),
+            one => vec![out(one)],
+        };
+        calls.push((schema.name.to_string(), [args, outs].concat()));
     }
     calls
 }
