@@ -89,8 +89,9 @@ class Npu:
             y = (x - mean) * rstd * (wide[1] if weighted else 1) + (wide[-1] if biased else 0)
             results = [y, mean, rstd]
         else:
-            sizes = (*x.shape[: len(front)], *(1 for _ in lane))
-            grad, x, mean, rstd = *wide[:2], *(each.reshape(sizes) for each in wide[2:4])
+            sizes = x.shape[: len(front)] + (1,) * len(lane)
+            grad, x = wide[:2]
+            mean, rstd = (each.reshape(sizes) for each in wide[2:4])
             y = (x - mean) * rstd
             of_y = grad * wide[4] if weighted else grad
             away = of_y.mean(lane, keepdims=True) + y * (of_y * y).mean(lane, keepdims=True)
