@@ -20,7 +20,8 @@ EXPRESSION_RELU = kf.Expression("relu(x)")
 # As text, and by operators.
 FUNCTIONS = {
     "relu({})": kf.relu,
-    "clamp({}, 0, 1)": lambda x: kf.clip(x, 0, 1),
+    # Not kf.clip, whose gradient at a limit is whole.
+    "clamp({}, 0, 1)": lambda x: kf.minimum(kf.maximum(x, 0), 1),
     "max({}, 0.5)": lambda x: kf.maximum(x, 0.5),
     "min({}, 0.5)": lambda x: kf.minimum(x, 0.5),
     "where(({0}) > 0, {0}, 0.0)": lambda x: kf.where(x > 0, x, 0.0),
