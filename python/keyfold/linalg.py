@@ -289,13 +289,10 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: float | str | None = 
         return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
     if ord in ("nuc", 2, -2):
         values = svdvals(x)
-        if ord == "nuc":
-            result = _aten.sum(values, (-1,))
-        else:
-            result = _aten.select(values, -1, 0 if ord == 2 else -1)
+        place = 0 if ord == 2 else -1
+        result = _aten.sum(values, (-1,)) if ord == "nuc" else _aten.select(values, -1, place)
     elif ord in (1, -1, math.inf, -math.inf):
-        along = -2 if ord in (1, -1) else -1
-        sums = _aten.sum(_aten.abs(x), (along,))
+        sums = _aten.sum(_aten.abs(x), (-2 if ord in (1, -1) else -1,))
         result = (_aten.amin if ord < 0 else _aten.amax)(sums, (-1,))
     else:
         wanted = "'fro', 'nuc', 1, -1, 2, -2, inf or -inf"
@@ -304,12 +301,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: float | str | None = 
 
 
 def vector_norm(
-    x: Any,
-    /,
-    *,
-    axis: int | tuple[int, ...] | None = None,
-    keepdims: bool = False,
-    ord: float = 2,
+    x: Any, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: float = 2
 ) -> Any:
     """Return the norms of vectors: the `ord`-th root of the sum of `abs(x) ** ord`.
 
@@ -351,8 +343,6 @@ def matrix_power(x: Any, n: int, /) -> Any:
     if not is_index(n):
         raise refused("linalg.matrix_power", "n", "a whole number", n)
     *_, rows, columns = _matrices("matrix_power", x)
-    if not is_index(n):
-        raise refused("matrix_power", "n", "a whole number", n)
     if rows != columns:
         raise ShapeError(f"matrix_power() needs square matrices, not shape {tuple(x.shape)}")
     if n < 0:
