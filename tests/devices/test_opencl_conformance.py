@@ -88,7 +88,7 @@ def reports(pocl, opencl_library, tmp_path_factory):
     return found, [note.read_text() for note in notes.iterdir()]
 
 
-# What the example leaves out: complex numbers but for expressions, and decompositions.
+# The example leaves out complex numbers, but for expressions, and decompositions.
 LACKING = (
     "it has no operations on complex",
     "it doesn't have the operations of group decomposition",

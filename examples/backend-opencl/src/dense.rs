@@ -1,5 +1,5 @@
-//! What kernels without strides have in common: tensors whose elements lie one after another, and
-//! the values of their parameters.
+//! The arguments of kernels without strides: tensors whose elements lie one after another, and
+//! the values of parameters.
 
 use keyfold_plugin::{DeviceTensor, Error, Execution, Result};
 

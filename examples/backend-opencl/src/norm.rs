@@ -14,7 +14,7 @@ const GRAD_INPUT: i64 = 8;
 const GRAD_WEIGHT: i64 = 16;
 const GRAD_BIAS: i64 = 32;
 
-/// What a kernel does otherwise than layer norm, as in its source.
+/// The bits of the kernels' argument `mode`: their differences from layer norm.
 const RMS: i32 = 1;
 const GIVEN: i32 = 2;
 const LOGARITHM: i32 = 4;

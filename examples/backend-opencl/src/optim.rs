@@ -6,7 +6,7 @@ use crate::dense::{self, Dense, On};
 use crate::device::{Arg, Buffer, Device};
 use crate::types::Type;
 
-/// What a step does beside its numbers, as in the kernel's source.
+/// The bits of the kernels' argument `flags`.
 const DECAYS: i32 = 1;
 const AMSGRAD: i32 = 2;
 const MOMENTUM: i32 = 4;
@@ -105,7 +105,7 @@ pub fn execute(on: On<'_>, call: &Execution<'_, Buffer>) -> Result<()> {
         return Ok(());
     }
     let gradient = Dense::of(on, &call.input(0)?)?;
-    // What is written is read, too.
+    // The kernels read the tensors that they write, too.
     let made: Vec<Dense> =
         call.outputs().map(|tensor| Dense::of(on, &tensor)).collect::<Result<_>>()?;
     let dtype = made[0].place.dtype;

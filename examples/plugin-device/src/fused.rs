@@ -79,7 +79,7 @@ pub struct Adam {
     lr: f64,
     betas: [f64; 2],
     eps: f64,
-    /// What is left of a parameter by a decay beside the gradient.
+    /// The factor of a parameter by a decay beside the gradient.
     kept: f64,
     amsgrad: bool,
 }

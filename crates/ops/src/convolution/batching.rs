@@ -27,7 +27,8 @@ fn split(x: &Tensor, dim: usize, examples: usize) -> Result<Tensor> {
     aten::reshape(x, &sizes)
 }
 
-/// What an example is, from the ranks of its input and weight; `None` for invalid ones.
+/// Returns whether an example is one image without a batch, by the ranks of its input and weight; `None` for
+/// invalid ranks.
 fn is_single(input: &BatchedOperand, weight: &BatchedOperand) -> Option<bool> {
     let rank = weight.rank().checked_sub(2)?;
     match input.rank().checked_sub(rank)? {

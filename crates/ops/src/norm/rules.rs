@@ -54,7 +54,7 @@ fn whole(lanes: &Lanes, x: &Tensor, form: &TensorMeta) -> Result<Tensor> {
     lanes.fit(&aten::expand(x, &lanes.view)?, form, &lanes.view)
 }
 
-/// What a normalization's gradient operator is called with.
+/// The arguments of a normalization's gradient operator.
 pub(super) struct GradientCall<'g> {
     pub(super) grad: &'g Tensor,
     pub(super) x: &'g Tensor,

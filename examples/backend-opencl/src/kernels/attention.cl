@@ -108,7 +108,7 @@ void run(global T_x *pr, long ar, global T_s *ps, long as, TENSORS) {
                 long column = first + c * GROUP + me;
                 if (column >= n.v) break;
                 for (long k = 0; k < count; k++) {
-                    // What doesn't count may be infinite.
+                    // A value of weight 0 may be infinite.
                     if (weights[k] != 0) own[c] += weights[k] * LOAD_x(pv, (begin + k) * n.v + column);
                 }
             }

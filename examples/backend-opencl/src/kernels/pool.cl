@@ -34,7 +34,7 @@ inline void windows_of(const Windows *w, int d, long i, long *begin, long *end) 
     }
 }
 
-// What the sum of a window is divided by.
+// The divisor of the sum of a window.
 inline ACC divisor_of(const Windows *w, const long o[3]) {
     if (w->divisor) return w->divisor;
     long count = 1;
