@@ -1,1 +1,29 @@
-//! cuDNN graphs.
+//! cuDNN graphs without cuDNN.
+//!
+//! A graph is plain data, a [`GraphSpec`] of [`TensorSpec`]s and [`OpSpec`]s. It is made by hand, read from
+//! JSON, or built with [`Graph`], which infers shapes. [`GraphSpec::validate`] proves it; what is proven is
+//! planned for a device, and runs there, on any device that keyfold has a backend for.
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod graph;
+mod number;
+mod op;
+mod plan;
+mod tensor;
+mod valid;
+
+pub use dtype::DataType;
+pub use graph::{FORMAT, GraphSpec};
+pub use number::{Float, Number};
+pub use op::{
+    Alignment, Attention, Concatenate, Convolution, ConvolutionMode, Count, DiagonalBandMask,
+    Fraction, Norm, NormMode, NormPhase, OpSpec, Operation, PaddingMode, Pointwise, PointwiseMode,
+    Port, PortRule, Reduction, ReductionMode, Resample, ResampleMode, Slice, Transpose,
+};
+pub use plan::{
+    Choice, EngineConfigSpec, HeurMode, HeurSpec, Plan, PlanRunner, PlanSpec, Planner, Policy,
+    Progress, Step, VariantPack, VariantPackSpec,
+};
+pub use tensor::{Layout, TensorSpec, Uid};
+pub use valid::ValidGraph;

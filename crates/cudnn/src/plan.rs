@@ -1,0 +1,165 @@
+//! Plans: what is asked of a device, what it answers, and how a plan is run.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use keyfold_core::Result;
+use keyfold_tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{Uid, ValidGraph};
+
+/// Which heuristics rank engines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeurMode {
+    /// cuDNN's mode A: quick.
+    #[default]
+    A,
+    /// cuDNN's mode B: more exact, slower.
+    B,
+    /// Engines that take what others don't.
+    Fallback,
+}
+
+/// A question to the heuristics.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeurSpec {
+    /// Which heuristics rank engines.
+    pub mode: HeurMode,
+    /// How many engine configurations are asked for, the best first.
+    pub top_k: u32,
+}
+
+/// An engine with its choices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineConfigSpec {
+    /// The engine's name.
+    pub engine: String,
+    /// The choices: numbers of knobs, with values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub knobs: Vec<(i64, i64)>,
+}
+
+/// A plan as data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanSpec {
+    /// The device that it is for, and the version of what planned it.
+    pub device: String,
+    /// The engine and its choices.
+    pub config: EngineConfigSpec,
+    /// The size of the scratch memory that a run needs, in bytes.
+    pub workspace_bytes: u64,
+    /// The steps from the graph to the plan, in words.
+    #[serde(default)]
+    pub steps: Vec<String>,
+}
+
+/// Which buffer is which tensor of a graph, as data: addresses are a run's alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VariantPackSpec {
+    /// The number of each tensor with memory, and its buffer's place in the list of buffers.
+    pub buffers: Vec<(Uid, usize)>,
+}
+
+/// Which plan is wanted of those that a device has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// How an engine is chosen.
+    #[serde(default)]
+    pub choice: Choice,
+    /// The most scratch memory that a run may need, in bytes; `None` without a limit.
+    #[serde(default)]
+    pub workspace_limit: Option<u64>,
+    /// Whether float32 may be multiplied as TF32.
+    #[serde(default)]
+    pub tf32: bool,
+}
+
+/// How an engine is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// The first that works, in the order of the heuristics.
+    #[default]
+    First,
+    /// The quickest of those that work, timed on the device.
+    Autotune,
+    /// The first that works and gives the same bits on each run.
+    Deterministic,
+}
+
+/// A step of a build, for a progress bar.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// How many of the steps are done.
+    pub done: usize,
+    /// How many there are.
+    pub total: usize,
+    /// What is done next, in words.
+    pub what: &'a str,
+}
+
+/// Watches builds; an error that it returns cancels the build, which fails with that error.
+pub type Progress<'a> = &'a (dyn Fn(Step<'_>) -> Result<()> + Sync);
+
+/// Makes plans for one device.
+pub trait Planner: Send + Sync + Debug {
+    /// Returns the device's profile and the version of what plans: all that a plan depends on
+    /// beside graph and policy.
+    fn profile(&self) -> String;
+
+    /// Makes a plan.
+    ///
+    /// # Errors
+    /// [`NotSupported`](keyfold_core::ErrorKind::NotSupported) with the reason where the device has no
+    /// plan for the graph, and the errors of `progress`.
+    fn plan(&self, graph: Arc<ValidGraph>, policy: &Policy, progress: Progress<'_>)
+    -> Result<Plan>;
+}
+
+/// A graph that is ready to run on a device.
+#[derive(Debug)]
+pub struct Plan {
+    /// The graph, under the numbers that the planner was given it with.
+    pub graph: Arc<ValidGraph>,
+    /// The plan as data.
+    pub spec: PlanSpec,
+    /// The memory that it holds while it is kept, in bytes, about.
+    pub bytes: u64,
+    /// What runs it.
+    pub runner: Box<dyn PlanRunner>,
+}
+
+/// Runs a plan.
+pub trait PlanRunner: Send + Sync + Debug {
+    /// Computes the outputs from the inputs, or queues that on the current stream of their device.
+    ///
+    /// The caller has checked the pack: each tensor with memory is there, with its dtype, dimensions and
+    /// strides, on the plan's device, and no output overlaps another tensor.
+    ///
+    /// # Errors
+    /// The device's errors.
+    fn run(&self, pack: &VariantPack<'_>) -> Result<()>;
+}
+
+/// The memory of a run.
+#[derive(Debug)]
+pub struct VariantPack<'a> {
+    /// Each tensor with memory under its number in the plan's graph.
+    pub tensors: &'a [(Uid, &'a Tensor)],
+    /// The scratch memory, of the size in the plan; `None` where that is 0.
+    pub workspace: Option<&'a Tensor>,
+}
+
+impl<'a> VariantPack<'a> {
+    /// Returns the memory of a tensor.
+    pub fn get(&self, uid: Uid) -> Option<&'a Tensor> {
+        self.tensors.iter().find(|entry| entry.0 == uid).map(|entry| entry.1)
+    }
+}
