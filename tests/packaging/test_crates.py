@@ -27,11 +27,12 @@ ALLOWED = {
     "layers": {"core", "dispatch", "tensor"},
     "ops": {"core", "dispatch", "tensor", "expr", "layers", "backend"},
     "conformance": {"core", "dispatch", "tensor", "expr", "layers", "backend", "ops"},
+    "cudnn": {"core", "dispatch", "tensor", "backend"},
     "plugin": set(),
     "ffi": {"core", "dispatch", "tensor", "expr", "backend", "plugin"},
     "keyfold": {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "cpu", "layers", "ops"),
-        *("conformance", "plugin", "ffi"),
+        *("conformance", "cudnn", "plugin", "ffi"),
     },
     "python": {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "layers", "ops", "ffi"),
@@ -47,6 +48,7 @@ ALLOWED_IN_TESTS = {
     "ops": {"conformance", "cpu", "kit", "keyfold"},
     "conformance": {"backend", "cpu", "keyfold"},
     "layers": {"backend", "cpu", "keyfold"},
+    "cudnn": {"keyfold"},
 }
 
 

@@ -119,6 +119,12 @@ pub mod cpu {
     pub use keyfold_cpu::*;
 }
 
+/// Graphs of cuDNN: specification, builder, validator, executor, plan cache.
+#[cfg(feature = "cudnn")]
+pub mod cudnn {
+    pub use keyfold_cudnn::*;
+}
+
 /// Scalar expressions: parser, derivatives, emitters.
 #[cfg(feature = "expr")]
 pub mod expr {
