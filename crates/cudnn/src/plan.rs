@@ -112,7 +112,7 @@ pub type Progress<'a> = &'a (dyn Fn(Step<'_>) -> Result<()> + Sync);
 pub trait Planner: Send + Sync + Debug {
     /// Returns the device's profile and the version of what plans: all that a plan depends on
     /// beside graph and policy.
-    fn profile(&self) -> String;
+    fn profile(&self) -> &str;
 
     /// Makes a plan.
     ///
