@@ -5,6 +5,7 @@
 //! planned for a device, and runs there, on any device that keyfold has a backend for.
 #![forbid(unsafe_code)]
 
+mod canonical;
 mod dtype;
 mod graph;
 mod number;
@@ -13,6 +14,7 @@ mod plan;
 mod tensor;
 mod valid;
 
+pub use canonical::{Canonical, CanonicalKey, KEY_FORMAT, Signature};
 pub use dtype::DataType;
 pub use graph::{FORMAT, GraphSpec};
 pub use number::{Float, Number};

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use keyfold_core::Result;
+use keyfold_core::{Device, Result};
 use keyfold_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -130,6 +130,8 @@ pub struct Plan {
     pub graph: Arc<ValidGraph>,
     /// The plan as data.
     pub spec: PlanSpec,
+    /// The device that it runs on, where its tensors and its scratch memory are.
+    pub device: Device,
     /// The memory that it holds while it is kept, in bytes, about.
     pub bytes: u64,
     /// What runs it.
