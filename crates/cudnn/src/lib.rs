@@ -5,15 +5,19 @@
 //! planned for a device, and runs there, on any device that keyfold has a backend for.
 #![forbid(unsafe_code)]
 
+mod build;
 mod canonical;
 mod dtype;
 mod graph;
+mod infer;
 mod number;
 mod op;
 mod plan;
 mod tensor;
 mod valid;
+mod validate;
 
+pub use build::{Graph, GraphOptions};
 pub use canonical::{Canonical, CanonicalKey, KEY_FORMAT, Signature};
 pub use dtype::DataType;
 pub use graph::{FORMAT, GraphSpec};

@@ -125,6 +125,14 @@ impl TensorSpec {
         })
     }
 
+    /// Makes such a tensor without number and dtype, which [`Graph::tensor`](crate::Graph::tensor) gives it.
+    ///
+    /// # Errors
+    /// Those of [`Layout::strides`].
+    pub fn untyped(dims: &[i64], layout: Layout) -> Result<TensorSpec> {
+        Ok(TensorSpec { dtype: None, ..TensorSpec::new(0, DataType::F32, dims, layout)? })
+    }
+
     /// Makes a tensor of one element whose value belongs to the graph.
     pub fn number(uid: Uid, dtype: DataType, rank: usize, value: Number) -> TensorSpec {
         TensorSpec {
