@@ -7,6 +7,7 @@
 
 mod build;
 mod canonical;
+mod draw;
 mod dtype;
 mod graph;
 mod infer;
