@@ -11,6 +11,11 @@ pub struct ValidGraph {
 }
 
 impl ValidGraph {
+    /// Makes it of a graph that was proven, and an order of all its operations.
+    pub(crate) fn new(spec: GraphSpec, order: Vec<usize>) -> ValidGraph {
+        ValidGraph { spec, order }
+    }
+
     /// Returns the graph.
     pub fn spec(&self) -> &GraphSpec {
         &self.spec

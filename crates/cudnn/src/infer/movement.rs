@@ -8,7 +8,7 @@ use crate::{Concatenate, Layout, Port, Slice, TensorSpec, Transpose};
 /// A reshape is proposed with the input's dimensions.
 pub(super) fn reshape(inputs: Inputs<'_>) -> Result<Vec<(Port, Inferred)>> {
     let x = inputs.get(Port::X)?;
-    Ok(vec![(Port::Y, like(&x.dims, x)?)])
+    Ok(vec![(Port::Y, Inferred { dtype: x.dtype, ..like(&x.dims, x)? })])
 }
 
 pub(super) fn accepts_reshape(inputs: Inputs<'_>, y: &TensorSpec) -> Result<()> {

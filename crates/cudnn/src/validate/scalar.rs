@@ -1,0 +1,53 @@
+//! Proofs of numbers that belong to a graph.
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use crate::{DataType, Number};
+
+/// Returns the least and the greatest number of a dtype that isn't 64 bits wide.
+fn range(dtype: DataType) -> Option<(f64, f64)> {
+    let around = |greatest: f64| Some((-greatest, greatest));
+    match dtype {
+        DataType::F32 => around(f64::from(f32::MAX)),
+        DataType::F16 => around(65504.0),
+        DataType::BF16 => around(3.389_531_389_251_535_5e38),
+        DataType::E4M3 => around(448.0),
+        DataType::E5M2 => around(57344.0),
+        DataType::I8 => Some((-128.0, 127.0)),
+        DataType::U8 => Some((0.0, 255.0)),
+        DataType::I32 => Some((f64::from(i32::MIN), f64::from(i32::MAX))),
+        DataType::Bool => Some((0.0, 1.0)),
+        DataType::F64 | DataType::I64 => None,
+    }
+}
+
+/// Proves that a number is one of a dtype; floats are rounded, and may be infinite or NaN where the dtype
+/// has these.
+pub(super) fn check(number: Number, dtype: DataType) -> Result<()> {
+    let x = number.as_f64();
+    let special = !x.is_finite();
+    let fits = match number {
+        Number::Float(_) if special => match dtype {
+            DataType::E4M3 => x.is_nan(),
+            dtype => dtype.is_float(),
+        },
+        Number::Float(x) if !dtype.is_float() => {
+            x.fract() == 0.0 && (dtype != DataType::I64 || x.abs() <= 9_007_199_254_740_992.0)
+        }
+        _ => true,
+    };
+    let inside = special || range(dtype).is_none_or(|(least, most)| (least..=most).contains(&x));
+    if fits && inside {
+        return Ok(());
+    }
+    let given = match number {
+        Number::Float(x) => format!("{x:?}"),
+        Number::Int(i) => i.to_string(),
+    };
+    let whole = if dtype.is_float() { "numbers" } else { "whole numbers" };
+    let has = match range(dtype) {
+        Some((least, most)) => format!("{whole} from {least} to {most}"),
+        None => whole.to_string(),
+    };
+    Err(Error::new(ErrorKind::Value, format!("its scalar {given} is no {dtype}, which has {has}")))
+}
