@@ -69,6 +69,28 @@ impl Graph {
         Graph { options, spec, auto: Vec::new() }
     }
 
+    /// Goes on with a graph that is there. Where its results are as their operations' inputs say, they follow
+    /// when these change; dtypes stay.
+    pub fn from_spec(spec: GraphSpec) -> Graph {
+        let fixed = Auto { dims: false, strides: false, dtype: false, inferred: None };
+        let options = GraphOptions { name: spec.name.clone(), ..GraphOptions::default() };
+        let mut graph = Graph { options, auto: vec![fixed; spec.tensors.len()], spec };
+        for op in &graph.spec.operations {
+            let wanted: Vec<Port> = op.outputs.iter().map(|entry| entry.0).collect();
+            let Ok(inferred) = graph.inferred(op, &wanted) else { continue };
+            for (port, inferred) in inferred {
+                let uid = op.output(port);
+                let index = graph.spec.tensors.iter().position(|tensor| Some(tensor.uid) == uid);
+                if let Some(index) = index.filter(|_| !infer::is_free(&op.operation, port)) {
+                    let tensor = &graph.spec.tensors[index];
+                    graph.auto[index].dims = tensor.dims == inferred.dims;
+                    graph.auto[index].strides = tensor.strides == inferred.strides;
+                }
+            }
+        }
+        graph
+    }
+
     /// Returns the graph as data.
     pub fn spec(&self) -> &GraphSpec {
         &self.spec
@@ -208,15 +230,16 @@ impl Graph {
         })
     }
 
-    /// Gives a tensor dimensions, packed in row-major order: for results that inputs leave free, such as those
-    /// of reductions and reshapes. Dimensions of what is computed from it follow.
+    /// Gives a tensor dimensions, packed in the order in memory that it had (channels last stay last): for
+    /// results that inputs leave free, such as those of reductions and reshapes, and for inputs of other
+    /// sizes. Dimensions of what is computed from it follow.
     ///
     /// # Errors
     /// [`ErrorKind::Value`] for a number that no tensor has, and those of operations whose inputs don't fit
     /// then.
     pub fn set_dims(&mut self, uid: Uid, dims: &[i64]) -> Result<()> {
         self.change(uid, |tensor, auto| {
-            tensor.strides = Layout::Packed.strides(dims)?;
+            tensor.strides = infer::strides_like(dims, tensor)?;
             tensor.dims = dims.to_vec();
             (auto.dims, auto.strides) = (false, false);
             Ok(())
@@ -234,6 +257,32 @@ impl Graph {
             auto.strides = false;
             Ok(())
         })
+    }
+
+    /// Gives a tensor another number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Value`] for a number that no tensor has, and for a new one that another tensor has or that
+    /// isn't above 0.
+    pub fn set_uid(&mut self, uid: Uid, new: Uid) -> Result<()> {
+        let index = self.spec.tensors.iter().position(|tensor| tensor.uid == uid);
+        let index = index.ok_or_else(|| self.unknown(uid))?;
+        let other = self.spec.tensor(new).filter(|_| new != uid);
+        if new < 1 || other.is_some() {
+            let label = self.spec.tensors[index].label();
+            let reason = other.map_or("numbers are 1 or more".to_string(), |other| {
+                format!("tensor {} has that number", other.label())
+            });
+            let message = format!("tensor {label} can't get the uid {new}: {reason}");
+            return Err(Error::new(ErrorKind::Value, message));
+        }
+        self.spec.tensors[index].uid = new;
+        for op in &mut self.spec.operations {
+            for entry in op.inputs.iter_mut().chain(&mut op.outputs) {
+                entry.1 = if entry.1 == uid { new } else { entry.1 };
+            }
+        }
+        Ok(())
     }
 
     fn push(&mut self, tensor: TensorSpec, auto: Auto) {
