@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod cache;
 mod canonical;
 mod draw;
 mod dtype;
@@ -19,6 +20,9 @@ mod valid;
 mod validate;
 
 pub use build::{Graph, GraphOptions};
+pub use cache::{
+    ByteHash, Counts, EntryInfo, Member, PlanCache, Prepared, ShapeClass, Stats, plan_cache,
+};
 pub use canonical::{Canonical, CanonicalKey, KEY_FORMAT, Signature};
 pub use dtype::DataType;
 pub use graph::{FORMAT, GraphSpec};

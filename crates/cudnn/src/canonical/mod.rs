@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{GraphSpec, Uid};
 use order::Structure;
+pub(crate) use write::Writer;
 
 /// The version of the bytes of keys, which they begin with.
 pub const KEY_FORMAT: u32 = 1;
@@ -38,7 +39,11 @@ impl CanonicalKey {
 
     /// Returns the key's digest.
     pub fn signature(&self) -> Signature {
-        Signature(xxh3_128(&self.0))
+        CanonicalKey::signature_of(&self.0)
+    }
+
+    pub(crate) fn signature_of(bytes: &[u8]) -> Signature {
+        Signature(xxh3_128(bytes))
     }
 }
 

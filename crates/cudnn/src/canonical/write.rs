@@ -5,7 +5,7 @@
 
 use crate::{
     Attention, Concatenate, Convolution, DataType, DiagonalBandMask, Float, Fraction, Norm, Number,
-    OpSpec, Operation, Pointwise, Port, Reduction, Resample, Slice, TensorSpec, Transpose,
+    OpSpec, Operation, Pointwise, Policy, Port, Reduction, Resample, Slice, TensorSpec, Transpose,
 };
 
 /// The alignment beyond which more changes no plan, in bytes.
@@ -13,7 +13,7 @@ const ALIGNMENT: i64 = 16;
 
 /// The bytes of a key, so far.
 #[derive(Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub(crate) struct Writer(pub(crate) Vec<u8>);
 
 impl Writer {
     pub(super) fn byte(&mut self, byte: u8) {
@@ -211,5 +211,15 @@ impl Writer {
         self.optional(*right_bound, Writer::int);
         self.optional(*left_bound, Writer::int);
         self.optional(*dropout, Writer::float);
+    }
+
+    /// Writes what a plan depends on beside the graph.
+    pub(crate) fn circumstances(&mut self, profile: &str, policy: &Policy) {
+        let Policy { choice, workspace_limit, tf32 } = policy;
+        self.0.extend([*choice as u8, u8::from(*tf32)]);
+        self.optional(*workspace_limit, |writer, limit| {
+            writer.0.extend_from_slice(&limit.to_le_bytes());
+        });
+        self.0.extend_from_slice(profile.as_bytes());
     }
 }

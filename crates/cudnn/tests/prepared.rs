@@ -1,0 +1,130 @@
+//! Runs of prepared plans: what is checked before the plan runs.
+
+mod support;
+
+use keyfold_core::{DType, Device, ErrorKind, Result};
+use keyfold_cudnn::{GraphSpec, PlanCache, Policy, Prepared, Step, Uid};
+use keyfold_tensor::Tensor;
+use support::planner::Fake;
+use support::{Random, conv_relu, described_anew};
+
+fn prepared(graph: &GraphSpec) -> Prepared {
+    let mut planner = Fake::new("toy");
+    planner.workspace_bytes = 4096;
+    let cache = PlanCache::new(4, 1 << 20).unwrap();
+    let silent = |_: Step<'_>| -> Result<()> { Ok(()) };
+    // Another description comes first: errors are about the caller's all the same.
+    let (other, _) = described_anew(&mut Random(1), graph);
+    let policy = Policy::default();
+    cache.get_or_build(&other, &planner, &policy, &silent).unwrap();
+    cache.get_or_build(graph, &planner, &policy, &silent).unwrap()
+}
+
+/// Returns a tensor of images with the channels last.
+fn images(dims: [usize; 4]) -> Tensor {
+    let [n, c, h, w] = dims;
+    let memory = Tensor::zeros(&[n, h, w, c], DType::F32, Device::CPU).unwrap();
+    memory.permute(&[0, 3, 1, 2]).unwrap()
+}
+
+fn pack() -> [(Uid, Tensor); 3] {
+    [(1, images([8, 64, 56, 56])), (2, images([32, 64, 3, 3])), (4, images([8, 32, 56, 56]))]
+}
+
+fn error_of(change: impl FnOnce(&mut Vec<(Uid, Tensor)>)) -> (ErrorKind, String) {
+    let mut tensors = pack().to_vec();
+    change(&mut tensors);
+    let tensors: Vec<(Uid, &Tensor)> = tensors.iter().map(|(uid, tensor)| (*uid, tensor)).collect();
+    let error = prepared(&conv_relu()).run(&tensors).unwrap_err();
+    (error.kind(), error.message().to_string())
+}
+
+#[test]
+fn runs_take_their_tensors_in_any_order() {
+    let prepared = prepared(&conv_relu());
+    let [x, w, y] = &pack();
+    for order in [[x, w, y], [w, x, y], [y, w, x]] {
+        prepared.run(&order.map(|(uid, tensor)| (*uid, tensor))).unwrap();
+    }
+    let members: Vec<_> = prepared.members().map(|member| (member.uid, member.is_output)).collect();
+    assert!([(1, false), (2, false), (4, true)].iter().all(|member| members.contains(member)));
+}
+
+#[test]
+fn strides_of_singleton_dimensions_may_be_any() {
+    let mut graph = conv_relu();
+    graph.operations.remove(0);
+    graph.tensors.drain(..2);
+    for tensor in &mut graph.tensors {
+        tensor.is_virtual = false;
+        (tensor.dims, tensor.strides) = (vec![8, 32, 1, 1], vec![32, 1, 32, 32]);
+    }
+    let tensor = || Tensor::zeros(&[8, 32, 1, 1], DType::F32, Device::CPU).unwrap();
+    prepared(&graph).run(&[(3, &tensor()), (4, &tensor())]).unwrap();
+}
+
+#[test]
+fn wrong_packs_are_refused_by_name() {
+    let cases: Vec<((ErrorKind, String), ErrorKind, &[&str])> = vec![
+        (
+            error_of(|pack| drop(pack.remove(1))),
+            ErrorKind::Value,
+            &["input \"w\" (#2) is missing", "[1, 4]"],
+        ),
+        (error_of(|pack| pack[1].0 = 77), ErrorKind::Value, &["input \"w\" (#2) is missing"]),
+        (
+            error_of(|pack| pack.push((77, pack[0].1.clone()))),
+            ErrorKind::Value,
+            &["#77 isn't in the graph"],
+        ),
+        (
+            error_of(|pack| pack.push((3, pack[0].1.clone()))),
+            ErrorKind::Value,
+            &["#3 has no memory"],
+        ),
+        (error_of(|pack| pack.push(pack[0].clone())), ErrorKind::Value, &["#1 is given twice"]),
+        (
+            error_of(|pack| pack[0].1 = images([8, 64, 56, 28])),
+            ErrorKind::Shape,
+            &["input \"x\" (#1)", "[8, 64, 56, 28]", "[8, 64, 56, 56]"],
+        ),
+        (
+            error_of(|pack| {
+                pack[0].1 = Tensor::zeros(&[8, 64, 56, 56], DType::F32, Device::CPU).unwrap();
+            }),
+            ErrorKind::Shape,
+            &["input \"x\" (#1)", "strides", "[200704, 1, 3584, 64]"],
+        ),
+        (
+            error_of(|pack| pack[1].1 = Tensor::zeros(&[3], DType::F64, Device::CPU).unwrap()),
+            ErrorKind::DType,
+            &["input \"w\" (#2) is float64", "float32"],
+        ),
+        (
+            error_of(|pack| pack[1].1 = Tensor::meta(&[32, 64, 3, 3], DType::F32).unwrap()),
+            ErrorKind::Device,
+            &["input \"w\" (#2) is on meta", "cpu"],
+        ),
+        (
+            error_of(|pack| pack[2].1 = pack[2].1.clone().into_read_only()),
+            ErrorKind::ReadOnly,
+            &["output \"y\" (#4)"],
+        ),
+        (
+            error_of(|pack| {
+                // 8 images of 32 channels in the memory of those of 64.
+                let x = Tensor::zeros(&[8, 56, 56, 64], DType::F32, Device::CPU).unwrap();
+                let y = x.slice(0, Some(0), Some(4), 1).unwrap();
+                let y = y.reshape(&[8, 56, 56, 32]).unwrap();
+                let last = |t: Tensor| t.permute(&[0, 3, 1, 2]).unwrap();
+                (pack[0].1, pack[2].1) = (last(x), last(y));
+            }),
+            ErrorKind::Value,
+            &["output \"y\" (#4) overlaps input \"x\" (#1)"],
+        ),
+    ];
+    for ((kind, message), wanted, words) in cases {
+        assert_eq!(kind, wanted, "{message}");
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+}
