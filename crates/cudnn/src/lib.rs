@@ -19,7 +19,9 @@ mod tensor;
 mod valid;
 mod validate;
 
-pub use build::{Graph, GraphOptions};
+pub use build::{
+    AttentionGradients, AttentionInputs, Graph, GraphOptions, NormGradients, Normalized, Running,
+};
 pub use cache::{
     ByteHash, Counts, EntryInfo, Member, PlanCache, Prepared, ShapeClass, Stats, plan_cache,
 };

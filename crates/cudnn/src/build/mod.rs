@@ -1,5 +1,13 @@
 //! The builder of graphs, which infers shapes.
 
+mod attention;
+mod compute;
+mod movement;
+mod norm;
+
+pub use attention::{AttentionGradients, AttentionInputs};
+pub use norm::{NormGradients, Normalized, Running};
+
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::infer::{self, Inferred};
@@ -43,15 +51,16 @@ struct Auto {
 /// [`Graph::set_output`]. Nothing changes where a method returns an error.
 ///
 /// ```
-/// use keyfold_cudnn::{Convolution, DataType, Graph, GraphOptions, Operation, Port};
+/// use keyfold_cudnn::{Convolution, DataType, Graph, GraphOptions};
 ///
 /// let mut g = Graph::new(GraphOptions { io: Some(DataType::F32), ..GraphOptions::default() });
 /// let x = g.input("x", &[8, 64, 56, 56])?;
 /// let w = g.input("w", &[32, 64, 3, 3])?;
-/// let conv = Operation::ConvFprop(Convolution::new(2));
-/// let y = g.add(conv, &[(Port::X, x), (Port::W, w)], &[Port::Y])?[0].1;
+/// let conv = g.conv_fprop(x, w, Convolution::new(2))?;
+/// let y = g.relu(conv)?;
 /// g.set_output(y, true)?;
 /// assert_eq!(g.spec().tensor(y).unwrap().dims, [8, 32, 54, 54]);
+/// g.into_spec().validate()?;
 /// # Ok::<(), keyfold_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -177,7 +186,7 @@ impl Graph {
         let mut op = OpSpec::new(operation, inputs, &[]);
         op.name = name.to_string();
         op.compute = op.operation.computes().then_some(compute.or(self.options.compute)).flatten();
-        let place = self.place(&op);
+        let place = self.spec.place(&op);
         let written = self.inferred(&op, wanted).map_err(|error| error.at(&place))?;
         for (port, inferred) in written {
             let uid = self.free_uid();
@@ -285,6 +294,31 @@ impl Graph {
         Ok(())
     }
 
+    /// Adds an operation, and returns the first tensor that it writes.
+    fn one(&mut self, operation: Operation, inputs: &[(Port, Uid)]) -> Result<Uid> {
+        Ok(self.add(operation, inputs, &[])?[0].1)
+    }
+
+    /// Adds an operation of one tensor whose result has dimensions that `x` leaves open.
+    fn free(&mut self, operation: Operation, x: Uid, dims: &[i64]) -> Result<Uid> {
+        let y = self.one(operation, &[(Port::X, x)])?;
+        let op = &self.spec.operations[self.spec.operations.len() - 1];
+        let place = self.spec.place(op);
+        let result = self.set_dims(y, dims).and_then(|()| {
+            let find = |uid| self.spec.tensor(uid).expect("it was found before");
+            let op = &self.spec.operations[self.spec.operations.len() - 1];
+            infer::check_sizes(Port::Y, find(y))?;
+            infer::accepts(&op.operation, &[(Port::X, find(x))], find(y))
+        });
+        if let Err(error) = result {
+            self.spec.operations.pop();
+            self.spec.tensors.pop();
+            self.auto.pop();
+            return Err(error.at(&place));
+        }
+        Ok(y)
+    }
+
     fn push(&mut self, tensor: TensorSpec, auto: Auto) {
         self.spec.tensors.push(tensor);
         self.auto.push(auto);
@@ -341,7 +375,8 @@ impl Graph {
         for index in 0..self.spec.operations.len() {
             let op = &self.spec.operations[index];
             let wanted: Vec<Port> = op.outputs.iter().map(|entry| entry.0).collect();
-            let inferred = self.inferred(op, &wanted).map_err(|error| error.at(&self.place(op)))?;
+            let inferred =
+                self.inferred(op, &wanted).map_err(|error| error.at(&self.spec.place(op)))?;
             let uids: Vec<Uid> = op.outputs.iter().map(|entry| entry.1).collect();
             for (uid, (_, inferred)) in uids.into_iter().zip(inferred) {
                 let place = self.spec.tensors.iter().position(|tensor| tensor.uid == uid);
@@ -385,11 +420,6 @@ impl Graph {
         infer::outputs(&op.operation, &inputs, &ports)
     }
 
-    /// Returns how errors name an operation.
-    fn place(&self, op: &OpSpec) -> String {
-        self.spec.place(op)
-    }
-
     fn unknown(&self, uid: Uid) -> Error {
         let count = self.spec.tensors.len();
         let message = format!(
@@ -398,4 +428,9 @@ impl Graph {
         );
         Error::new(ErrorKind::Value, message)
     }
+}
+
+/// Returns the tensor at a port of a list.
+fn find(list: &[(Port, Uid)], port: Port) -> Option<Uid> {
+    list.iter().find(|entry| entry.0 == port).map(|entry| entry.1)
 }

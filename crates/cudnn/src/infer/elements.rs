@@ -79,15 +79,14 @@ pub(super) fn matmul(inputs: Inputs<'_>) -> Result<Vec<(Port, Inferred)>> {
         )));
     }
     let mut dims = a.dims.clone();
-    for axis in 0..rank - 2 {
-        let (left, right) = (a.dims[axis], b.dims[axis]);
-        if left != right && left != 1 && right != 1 {
+    for (axis, (size, &other)) in dims.iter_mut().zip(&b.dims).take(rank - 2).enumerate() {
+        if *size != other && *size != 1 && other != 1 {
             return Err(shape_error(format!(
-                "{} don't fit: their sizes {left} and {right} of dimension {axis} must be equal or 1",
+                "{} don't fit: their sizes {size} and {other} of dimension {axis} must be equal or 1",
                 pair()
             )));
         }
-        dims[axis] = left.max(right);
+        *size = other.max(*size);
     }
     dims[rank - 1] = b.dims[rank - 1];
     for port in [Port::MOverride, Port::NOverride, Port::KOverride] {

@@ -43,8 +43,8 @@ fn statistics_dims(norm: &Norm, inputs: Inputs<'_>) -> Result<Vec<i64>> {
                     show(Port::X, x)
                 )));
             }
-            for axis in usize::from(ada)..dims.len() {
-                dims[axis] = if scale.dims[axis] == 1 { dims[axis] } else { 1 };
+            for (size, &scaled) in dims.iter_mut().zip(&scale.dims).skip(usize::from(ada)) {
+                *size = if scaled == 1 { *size } else { 1 };
             }
             Ok(dims)
         }

@@ -194,7 +194,7 @@ pub(super) fn accepts_wgrad(conv: &Convolution, inputs: Inputs<'_>, dw: &TensorS
 /// A fraction whose parts are few enough that products of four of them fit.
 fn parts(name: &str, fraction: Fraction, least: i64) -> Result<(i128, i128)> {
     let Fraction { numerator, denominator } = fraction;
-    if denominator < 1 || denominator > 1 << 16 || numerator < least {
+    if !(1..=1 << 16).contains(&denominator) || numerator < least {
         return Err(value_error(format!(
             "{name} {numerator}/{denominator} must be {least} or more, over 1 to 65536"
         )));

@@ -219,10 +219,10 @@ fn sort(links: &Links<'_>) -> Result<Vec<usize>> {
     };
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); operations.len()];
     let mut waits = vec![0_usize; operations.len()];
-    for index in 0..operations.len() {
+    for (index, waits) in waits.iter_mut().enumerate() {
         for writer in writers_of(index) {
             readers[writer].push(index);
-            waits[index] += 1;
+            *waits += 1;
         }
     }
     let ready = (0..operations.len()).filter(|&index| waits[index] == 0);
