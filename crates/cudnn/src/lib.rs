@@ -10,6 +10,7 @@ mod cache;
 mod canonical;
 mod draw;
 mod dtype;
+mod execute;
 mod graph;
 mod infer;
 mod number;
@@ -27,6 +28,7 @@ pub use cache::{
 };
 pub use canonical::{Canonical, CanonicalKey, KEY_FORMAT, Signature};
 pub use dtype::DataType;
+pub use execute::{Precision, Reference};
 pub use graph::{FORMAT, GraphSpec};
 pub use number::{Float, Number};
 pub use op::{
