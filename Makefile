@@ -66,7 +66,7 @@ sanitize-address: ## AddressSanitizer alone
 sanitize-thread: ## ThreadSanitizer alone
 	@scripts/sanitize.sh thread
 
-loom: ## the model checker on the registry (LOOM_MAX_PREEMPTIONS=3: deeper, slower)
+loom: ## the model checker on the registry and the plan cache (LOOM_MAX_PREEMPTIONS=3: deeper, slower)
 	@scripts/loom.sh
 
 soak: ## the swap tests at full length

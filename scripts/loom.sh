@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs the loom models of the dispatch crate, src/reclaim/tests/loom.rs: the protocol as it is,
-# and without each of its steps, where loom must object. LOOM_MAX_PREEMPTIONS (3 here) bounds the
-# search; what follows on the command line goes to the test program.
+# Runs the loom models of the dispatch crate, src/reclaim/tests/loom.rs (the protocol as it is, and
+# without each of its steps, where loom must object), and of the plan cache, crates/cudnn/src/cache/models.rs.
+# LOOM_MAX_PREEMPTIONS (3 here) bounds the search; what follows on the command line goes to the test
+# programs.
 #
 # They have a target folder of their own, since --cfg loom would rebuild everything in the shared
 # one, and no link-time optimisation, since nobody times them.
@@ -10,8 +11,15 @@ set -eu
 find_cargo
 cd "$ROOT"
 
-RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
-    LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3} \
-    CARGO_PROFILE_RELEASE_LTO=off \
-    CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-    "$CARGO" test -p keyfold-dispatch --release --lib --target-dir "$TARGET/loom" reclaim::tests::loom -- "$@"
+models() {
+    package=$1
+    filter=$2
+    shift 2
+    RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
+        LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3} \
+        CARGO_PROFILE_RELEASE_LTO=off \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        "$CARGO" test -p "$package" --release --lib --target-dir "$TARGET/loom" "$filter" -- "$@"
+}
+models keyfold-dispatch reclaim::tests::loom "$@"
+models keyfold-cudnn cache::models "$@"

@@ -55,7 +55,7 @@ check_rust() {
     case " $parts " in *" python "* | *" wheel "*) start_extension ;; esac
     step "cargo test"
     PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" "$CARGO" test --workspace --exclude keyfold-python
-    step "loom: the interleavings of the registry's read side"
+    step "loom: the interleavings of the registry's read side, and of builds of cuDNN plans"
     "$ROOT/scripts/loom.sh"
 }
 

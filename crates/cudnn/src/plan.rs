@@ -153,7 +153,8 @@ pub trait PlanRunner: Send + Sync + Debug {
 /// The memory of a run.
 #[derive(Debug)]
 pub struct VariantPack<'a> {
-    /// Each tensor with memory under its number in the plan's graph.
+    /// Each tensor with memory under its number in the plan's graph. Numbers that are given by value are
+    /// in the host's memory, on any device.
     pub tensors: &'a [(Uid, &'a Tensor)],
     /// The scratch memory, of the size in the plan; `None` where that is 0.
     pub workspace: Option<&'a Tensor>,

@@ -178,7 +178,7 @@ impl<V, S> State<V, S> {
 }
 
 /// A build of this thread. If it isn't ended, it has panicked.
-struct Pending<'a, V: Kept, S: BuildHasher> {
+pub(super) struct Pending<'a, V: Kept, S: BuildHasher> {
     shelf: &'a Shelf<V, S>,
     key: Key,
     flight: Arc<Flight<V>>,
@@ -196,6 +196,12 @@ impl<'a, V: Kept, S: BuildHasher> Pending<'a, V, S> {
         let flight = Arc::new(flight);
         state.flights.push((Arc::clone(&key), Arc::clone(&flight)));
         Pending { shelf, key, flight, ended: false }
+    }
+
+    /// Begins a build that may be dropped.
+    #[cfg(all(test, loom))]
+    pub(super) fn of(shelf: &'a Shelf<V, S>, key: Key, owner: ThreadId) -> Self {
+        Pending::begin(shelf, lock(&shelf.state), key, owner)
     }
 
     fn run(

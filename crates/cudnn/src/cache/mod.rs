@@ -2,6 +2,8 @@
 
 mod flight;
 mod lru;
+#[cfg(all(test, loom))]
+mod models;
 mod prepare;
 mod prepared;
 mod stats;
