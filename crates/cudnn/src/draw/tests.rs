@@ -43,7 +43,7 @@ fn broken() -> GraphSpec {
             tensor(1, &[2, 3], Layout::Packed).named("<script>\"]-->|;\n#x"),
             tensor(2, &[2, 3], Layout::Strides(vec![999, -7])).virtualized(),
             tensor(3, &[2, 3], Layout::Packed).virtualized(),
-            tensor(3, &[], Layout::Packed).named(&"long ".repeat(50)),
+            tensor(3, &[], Layout::Packed).named("long ".repeat(50)),
             tensor(0, &[2, 3, 4], Layout::ChannelsLast).virtualized(),
         ],
         operations: vec![
