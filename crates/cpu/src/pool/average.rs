@@ -6,7 +6,7 @@ use keyfold_core::Result;
 use keyfold_kit::isa::{self, Isa, Work};
 use keyfold_kit::math::Real;
 
-use super::axis::{FEW, LANES, Ranges, for_groups, parts};
+use super::axis::{FEW, LANES, PlaneRows, Ranges, for_groups, parts};
 use super::planes::{Planes, Rows};
 use crate::reduce::blocks::{Input, Sink};
 
@@ -52,10 +52,9 @@ impl<T: Real> Work for Part<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Part { average, rows, memory } = self;
-        let ([_, height, _], of_plane) = (average.to.sizes, average.to.rows());
-        for at in rows {
-            let (plane, row) = (at / of_plane, at % of_plane);
-            average.row(plane, [row / height, row % height], memory);
+        let [depth, height, _] = average.to.sizes;
+        for (plane, row) in PlaneRows::new(rows, [depth, height]) {
+            average.row(plane, row, memory);
         }
     }
 }

@@ -121,3 +121,37 @@ pub(super) fn parts(
     let grain = least.max(count / (num_threads()? * 8));
     parallel_for(Schedule::Adaptive, 0..count, grain.max(1), f)
 }
+
+/// Rows of planes one after another: the number of each one's plane, and its place there.
+pub(super) struct PlaneRows {
+    /// The rows of a plane.
+    sizes: [usize; 2],
+    plane: usize,
+    row: [usize; 2],
+    left: usize,
+}
+
+impl PlaneRows {
+    pub(super) fn new(rows: Range<usize>, sizes: [usize; 2]) -> Self {
+        let [depth, height] = sizes;
+        let (plane, row) = (rows.start / (depth * height), rows.start % (depth * height));
+        PlaneRows { sizes, plane, row: [row / height, row % height], left: rows.len() }
+    }
+}
+
+impl Iterator for PlaneRows {
+    type Item = (usize, [usize; 2]);
+
+    /// Counts, since divisions would take as long as a short row does.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let ([depth, height], (plane, [d, h])) = (self.sizes, (self.plane, self.row));
+        (self.plane, self.row) = match (d + 1 == depth, h + 1 == height) {
+            (_, false) => (plane, [d, h + 1]),
+            (false, true) => (plane, [d + 1, 0]),
+            (true, true) => (plane + 1, [0, 0]),
+        };
+        Some((plane, [d, h]))
+    }
+}

@@ -5,7 +5,7 @@ use std::ops::Range;
 use keyfold_core::Result;
 use keyfold_kit::isa::{self, Isa, Work};
 
-use super::axis::{Axis, FEW, LANES, for_groups, parts};
+use super::axis::{Axis, FEW, LANES, PlaneRows, for_groups, parts};
 use super::planes::{Planes, Rows};
 use crate::reduce::blocks::{Input, Sink};
 
@@ -64,11 +64,10 @@ impl<T: Ordered> Work for Part<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Part { max, rows, memory } = self;
-        let ([_, height, _], of_plane) = (&max.axes, max.to.rows());
+        let [depth, height, _] = max.to.sizes;
         let in_place = max.in_place();
-        for at in rows {
-            let (plane, row) = (at / of_plane, at % of_plane);
-            max.row(plane, [row / height.out, row % height.out], in_place, memory);
+        for (plane, row) in PlaneRows::new(rows, [depth, height]) {
+            max.row(plane, row, in_place, memory);
         }
     }
 }
