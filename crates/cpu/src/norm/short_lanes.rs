@@ -77,11 +77,18 @@ pub(super) fn sums<I: Isa, A: Float, const N: usize>(
                 *own = terms.add::<I>(lane, at + i * PARTIALS, *own);
             }
         }
+        let [mut a, b, mut c, d] = several;
         let mut own = [[A::ZERO; PARTIALS]; N];
         for n in 0..N {
+            // Three loops, since the compiler makes scalar code of one.
             for i in 0..PARTIALS {
-                own[n][i] =
-                    (several[0][n][i] + several[1][n][i]) + (several[2][n][i] + several[3][n][i]);
+                a[n][i] = a[n][i] + b[n][i];
+            }
+            for i in 0..PARTIALS {
+                c[n][i] = c[n][i] + d[n][i];
+            }
+            for i in 0..PARTIALS {
+                own[n][i] = a[n][i] + c[n][i];
             }
         }
         for at in (whole..len / PARTIALS * PARTIALS).step_by(PARTIALS) {

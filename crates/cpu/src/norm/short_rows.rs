@@ -14,6 +14,10 @@ use super::short_lanes::{Chunk, PARTIALS, PerLane, Terms, chunk, groups, last_ch
 /// The longest row that is computed in a group.
 pub(super) const LONGEST: usize = 128;
 
+/// Chunks of columns that are computed side by side: rows are then read in the order in which they lie, which the
+/// processor foresees, and the sums of the chunks fit into registers.
+const WIDE: usize = 4;
+
 /// Rows whose gradients of weights are added up before the sum is added to one in float64.
 pub(super) const FLUSH: usize = 64;
 
@@ -158,49 +162,60 @@ impl<A: Float> Columns<'_, A> {
         for first in (0..self.rows.g.len() / len).step_by(together) {
             let rows = first..first + together;
             let mut results = (&mut *dx, &mut *dw, &mut *db);
-            for at in (0..len / PARTIALS * PARTIALS).step_by(PARTIALS) {
-                self.chunk::<I, DX>(rows.clone(), (at, 0), &mut results);
+            let wide = len / (WIDE * PARTIALS) * WIDE * PARTIALS;
+            for at in (0..wide).step_by(WIDE * PARTIALS) {
+                self.chunks::<I, DX, WIDE>(rows.clone(), (at, 0), &mut results);
+            }
+            for at in (wide..len / PARTIALS * PARTIALS).step_by(PARTIALS) {
+                self.chunks::<I, DX, 1>(rows.clone(), (at, 0), &mut results);
             }
             if let Some(last) = last_chunk(len) {
-                self.chunk::<I, DX>(rows, last, &mut results);
+                self.chunks::<I, DX, 1>(rows, last, &mut results);
             }
         }
     }
 
-    /// Computes the gradients of a chunk of columns, the first of which were `seen` by the chunk before.
+    /// Computes the gradients of `N` chunks of columns, the first of which were `seen` by the chunk before.
     #[inline(always)]
-    fn chunk<I: Isa, const DX: bool>(
+    fn chunks<I: Isa, const DX: bool, const N: usize>(
         &self,
         rows: Range<usize>,
         (at, seen): (usize, usize),
         (dx, dw, db): &mut (&mut [A], &mut [A], &mut [A]),
     ) {
         let weights = self.rows.weights_at[rows.start] + at;
-        let w = chunk(self.rows.weights, weights);
-        let (mut own_dw, mut own_db) = ([A::ZERO; PARTIALS], [A::ZERO; PARTIALS]);
+        let w: [Chunk<A>; N] =
+            std::array::from_fn(|n| chunk(self.rows.weights, weights + n * PARTIALS));
+        let (mut own_dw, mut own_db) = ([[A::ZERO; PARTIALS]; N], [[A::ZERO; PARTIALS]; N]);
         for row in rows {
-            let start = row * self.rows.len + at;
-            let (g, x) = (chunk(self.rows.g, start), chunk(self.rows.x, start));
             let (mean, deviation) = (self.rows.means[row], self.deviations[row]);
             let Factors { of_grad, of_distance, constant } = self.factors[row];
-            let mut results = [A::ZERO; PARTIALS];
-            for i in 0..PARTIALS {
-                let distance = x[i] - mean;
-                if DX {
-                    let rest = of_distance.mul_add::<I>(distance, constant);
-                    results[i] = of_grad.mul_add::<I>(g[i] * w[i], rest);
+            for n in 0..N {
+                let start = row * self.rows.len + at + n * PARTIALS;
+                // The rows of the next group follow; they are fetched while those of this one are in the cache.
+                for from in [self.rows.g, self.rows.x] {
+                    prefetch(from.as_ptr().wrapping_add(from.len() + start).cast());
                 }
-                own_dw[i] = g[i].mul_add::<I>(distance * deviation, own_dw[i]);
-                own_db[i] = own_db[i] + g[i];
-            }
-            if DX {
-                dx[start..start + PARTIALS].copy_from_slice(&results);
+                let (g, x) = (chunk(self.rows.g, start), chunk(self.rows.x, start));
+                let mut results = [A::ZERO; PARTIALS];
+                for i in 0..PARTIALS {
+                    let distance = x[i] - mean;
+                    if DX {
+                        let rest = of_distance.mul_add::<I>(distance, constant);
+                        results[i] = of_grad.mul_add::<I>(g[i] * w[n][i], rest);
+                    }
+                    own_dw[n][i] = g[i].mul_add::<I>(distance * deviation, own_dw[n][i]);
+                    own_db[n][i] = own_db[n][i] + g[i];
+                }
+                if DX {
+                    dx[start..start + PARTIALS].copy_from_slice(&results);
+                }
             }
         }
         for (all, own) in [(&mut **dw, own_dw), (&mut **db, own_db)] {
-            let all = all[weights..weights + PARTIALS].iter_mut().zip(own);
+            let all = all[weights..weights + N * PARTIALS].iter_mut().zip(own.as_flattened());
             for (i, (all, own)) in all.enumerate() {
-                *all = if i < seen { *all } else { *all + own };
+                *all = if i < seen { *all } else { *all + *own };
             }
         }
     }
