@@ -9,7 +9,9 @@ use super::columns::{self, Matrix};
 use super::forward::Forward;
 use super::layout::Layout;
 use super::loops::{Factors, Moments};
-use super::{Computed, Optional, affine, dense, dense_as, vector, write_vector};
+use super::{
+    Computed, Optional, affine, dense, dense_as, vector, write_vector, write_weight_gradients,
+};
 
 /// The shortest channel of an example that is computed by itself. Shorter ones are columns of a matrix.
 const LONG: usize = 32;
@@ -208,7 +210,7 @@ fn gradients<A: Computed>(
     let weight = weight.map(vector::<A>).transpose()?;
     let mut outputs = Optional(outputs);
     let dx = outputs.next(params.has(NormParams::GRAD_INPUT));
-    let (dw, db) = if sizes.elements() == 0 {
+    let gradients = if sizes.elements() == 0 {
         (vec![0.0; sizes.channels], vec![0.0; sizes.channels])
     } else if sizes.len < LONG {
         columns_gradients(sizes, [&grad, &x], dx, (statistics, constant), weight.as_deref())?
@@ -225,13 +227,7 @@ fn gradients<A: Computed>(
         };
         backward.run(wanted)?
     };
-    if let Some(out) = outputs.next(params.has(NormParams::GRAD_WEIGHT)) {
-        write_vector::<A>(dw.into_iter(), out)?;
-    }
-    if let Some(out) = outputs.next(params.has(NormParams::GRAD_BIAS)) {
-        write_vector::<A>(db.into_iter(), out)?;
-    }
-    Ok(())
+    write_weight_gradients::<A>(params, outputs, gradients)
 }
 
 /// `batch_norm_backward`

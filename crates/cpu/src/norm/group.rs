@@ -7,11 +7,14 @@ use keyfold_tensor::Tensor;
 use super::backward::Backward;
 use super::forward::Forward;
 use super::layout::Layout;
-use super::{Computed, Optional, affine, dense, dense_as, vector, write_vector};
+use super::{Computed, Optional, affine, dense, dense_as, vector, write_weight_gradients};
 
 /// The shortest channel that is computed with one weight for all its elements. Weights of shorter ones are
-/// repeated for each element, so that loops are over a whole group.
-const LONG: usize = 32;
+/// repeated for each element, so that loops are over a whole group: once for all of [`MANY`] examples and more, and
+/// for channels of fewer than [`SHORT`] elements always.
+const LONG: usize = 128;
+const SHORT: usize = 32;
+const MANY: usize = 32;
 
 /// The sizes of a tensor of shape `[examples, channels, ...]`.
 struct Sizes {
@@ -30,9 +33,14 @@ impl Sizes {
         Sizes { examples, groups, channels: all / groups, len }
     }
 
+    /// Whether channels' weights are repeated for each element.
+    fn repeats(&self) -> bool {
+        self.len < if self.examples < MANY { SHORT } else { LONG }
+    }
+
     fn layout(&self) -> Layout {
         let lanes = self.examples * self.groups;
-        match self.len < LONG {
+        match self.repeats() {
             true => Layout::rows(lanes, self.channels * self.len, self.groups),
             false => Layout::groups(lanes, self.groups, self.channels, self.len),
         }
@@ -40,7 +48,7 @@ impl Sizes {
 
     /// Repeats each channel's number for its elements, if the layout has weights per element.
     fn repeated<A: Computed>(&self, items: Vec<A>) -> Vec<A> {
-        match self.len < LONG {
+        match self.repeats() {
             true => items.iter().flat_map(|item| std::iter::repeat_n(*item, self.len)).collect(),
             false => items,
         }
@@ -48,7 +56,7 @@ impl Sizes {
 
     /// Adds up the numbers of each channel's elements, as [`Sizes::repeated`] repeats them.
     fn summed(&self, items: Vec<f64>) -> Vec<f64> {
-        match self.len < LONG && !items.is_empty() {
+        match self.repeats() && !items.is_empty() {
             true => items.chunks_exact(self.len).map(|all| all.iter().sum()).collect(),
             false => items,
         }
@@ -96,7 +104,7 @@ pub(super) fn backward<A: Computed>(
     };
     let mut outputs = Optional(outputs);
     let dx = outputs.next(params.has(NormParams::GRAD_INPUT));
-    let (dw, db) = match layout.elements() {
+    let gradients = match layout.elements() {
         0 => {
             let zeros = vec![0.0; sizes.groups * sizes.channels];
             (zeros.clone(), zeros)
@@ -116,11 +124,5 @@ pub(super) fn backward<A: Computed>(
             (sizes.summed(dw), sizes.summed(db))
         }
     };
-    if let Some(out) = outputs.next(params.has(NormParams::GRAD_WEIGHT)) {
-        write_vector::<A>(dw.into_iter(), out)?;
-    }
-    if let Some(out) = outputs.next(params.has(NormParams::GRAD_BIAS)) {
-        write_vector::<A>(db.into_iter(), out)?;
-    }
-    Ok(())
+    write_weight_gradients::<A>(params, outputs, gradients)
 }

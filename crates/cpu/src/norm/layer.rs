@@ -7,7 +7,7 @@ use keyfold_tensor::Tensor;
 use super::backward::Backward;
 use super::forward::Forward;
 use super::layout::Layout;
-use super::{Computed, Optional, affine, dense, dense_as, vector, write_vector};
+use super::{Computed, Optional, affine, dense, dense_as, vector, write_weight_gradients};
 
 /// The lanes of the last `params.dims` dimensions.
 fn layout(params: &NormParams, x: &Tensor) -> Layout {
@@ -72,7 +72,7 @@ fn gradients<A: Computed>(
     let weight = weight.map_or_else(|| Ok(vec![A::ONE; layout.len]), vector::<A>)?;
     let mut outputs = Optional(outputs);
     let dx = outputs.next(params.has(NormParams::GRAD_INPUT));
-    let (dw, db) = match layout.elements() {
+    let gradients = match layout.elements() {
         0 => (vec![0.0; layout.len], vec![0.0; layout.len]),
         _ => {
             let backward = Backward {
@@ -88,13 +88,7 @@ fn gradients<A: Computed>(
             backward.run(wanted)?
         }
     };
-    if let Some(out) = outputs.next(params.has(NormParams::GRAD_WEIGHT)) {
-        write_vector::<A>(dw.into_iter(), out)?;
-    }
-    if let Some(out) = outputs.next(params.has(NormParams::GRAD_BIAS)) {
-        write_vector::<A>(db.into_iter(), out)?;
-    }
-    Ok(())
+    write_weight_gradients::<A>(params, outputs, gradients)
 }
 
 /// `layer_norm_backward`

@@ -24,6 +24,7 @@ use keyfold_core::{DType, Element, Error, ErrorKind, Result, bf16, f16};
 use keyfold_kit::axes::{Body, DispatchTable, Dtype, FLOATS, HasDtype};
 use keyfold_tensor::Tensor;
 
+use self::backward::WeightGradients;
 use self::memory::{Float, Source, Target};
 use crate::HostBackend;
 use crate::bits;
@@ -186,6 +187,20 @@ fn vector<A: Computed>(x: &Tensor) -> Result<Vec<A>> {
 fn write_vector<A: Computed>(items: impl Iterator<Item = f64>, out: &Tensor) -> Result<()> {
     let items = Tensor::from_vec(items.map(A::from_f64).collect::<Vec<A>>(), out.shape())?;
     convert(&items, out)
+}
+
+/// Writes the gradients of weights and biases to those of the next outputs that are wanted.
+fn write_weight_gradients<A: Computed>(
+    params: &NormParams,
+    mut outputs: Optional,
+    (dw, db): WeightGradients,
+) -> Result<()> {
+    for (wanted, items) in [(NormParams::GRAD_WEIGHT, dw), (NormParams::GRAD_BIAS, db)] {
+        if let Some(out) = outputs.next(params.has(wanted)) {
+            write_vector::<A>(items.into_iter(), out)?;
+        }
+    }
+    Ok(())
 }
 
 /// The optional inputs behind the first ones.
