@@ -5,14 +5,11 @@ use keyfold_kit::isa::in_use;
 
 use super::geometry::Geometry;
 use super::lanes::Real;
-use super::product::{Places, Product, Weight};
+use super::product::{Finish, Places, Product, Weight};
 use super::shared::Shared;
 use super::tile::TileShape;
 use super::weight_gradient::WeightGradient;
 use super::window::Three;
-
-/// A function that changes results where they lie.
-pub(super) type Finish<'a, T> = Option<&'a (dyn Fn(&mut [T]) + Sync)>;
 
 /// Computes the output.
 ///

@@ -25,6 +25,7 @@ use keyfold_tensor::Tensor;
 
 use self::geometry::Geometry;
 use self::lanes::Real;
+use self::product::Finish;
 use self::shared::Shared;
 use self::window::Three;
 use crate::HostBackend;
@@ -152,7 +153,7 @@ fn run<T: Computed>(params: &ConvolutionParams, inputs: &[&Tensor], out: &Tensor
     let numbers = numbers.collect::<Result<Vec<_>>>()?;
     let bias = params.has_bias.then(|| numbers[2]);
     let finish = |x: &mut [T]| activate(params.activation, x);
-    let finish: directions::Finish<'_, T> = match params.activation {
+    let finish: Finish<'_, T> = match params.activation {
         Activation::None => None,
         _ => Some(&finish),
     };

@@ -10,7 +10,6 @@ use std::ops::Range;
 use keyfold_core::Result;
 use keyfold_kit::pool::{Schedule, num_threads, parallel_for};
 
-use super::directions::Finish;
 use super::lanes::Real;
 use super::shared::{Lines, Shared, scratch};
 use super::tile::{MAX_ROWS, Segment, Start, Tile, TileShape};
@@ -27,6 +26,9 @@ const TILES: usize = 4;
 const RANGES: usize = 16;
 /// Multiplications that are worth a thread's part.
 const PART: usize = 1 << 20;
+
+/// A function that changes results where they lie.
+pub(super) type Finish<'a, T> = Option<&'a (dyn Fn(&mut [T]) + Sync)>;
 
 /// The numbers of a weight: those of row `r` and channel `c` of a group are at
 /// `group * of_group + r * of_row + c * of_channel`, in the order of the taps' places.
