@@ -253,7 +253,11 @@ impl<V: Value> Kernel<V> {
 
 /// Returns a function's name without the path of its type: `scale_cpu`, or `closure` for a closure.
 pub(crate) fn short_name<F>() -> String {
-    let full = std::any::type_name::<F>();
+    without_path(std::any::type_name::<F>())
+}
+
+/// As [`short_name`], of the type's name: compiled once, not for each function.
+fn without_path(full: &str) -> String {
     let full = full.split('<').next().unwrap_or(full);
     match full.rsplit("::").next() {
         Some(last) if !last.starts_with('{') => last.to_owned(),

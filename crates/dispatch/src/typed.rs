@@ -142,10 +142,24 @@ fn check_signature<V: Value, A: Args<V>, R: Ret<V>>(
     what: &str,
     kind: ErrorKind,
 ) -> Result<()> {
-    let problem = match A::check(&schema.arguments) {
-        Ok(()) if R::accepts(&schema.returns) => return Ok(()),
+    match A::check(&schema.arguments) {
+        Ok(()) if R::accepts(&schema.returns) => Ok(()),
+        found => Err(contradiction(schema, what, kind, found, R::NAME)),
+    }
+}
+
+/// The error of [`check_signature`], of a signature that returns a value of that name.
+#[cold]
+fn contradiction(
+    schema: &Schema,
+    what: &str,
+    kind: ErrorKind,
+    found: Result<(), Misfit>,
+    returned: &str,
+) -> Error {
+    let problem = match found {
         Ok(()) => {
-            format!("it returns {}, where the schema promises {}", R::NAME, schema.returns_text())
+            format!("it returns {returned}, where the schema promises {}", schema.returns_text())
         }
         Err(Misfit::Arity(given)) => {
             format!("it takes {given} arguments, the schema has {}", schema.arguments.len())
@@ -155,10 +169,10 @@ fn check_signature<V: Value, A: Args<V>, R: Ret<V>>(
             schema.arguments[at].name, schema.arguments[at].ty
         ),
     };
-    Err(Error::new(
+    Error::new(
         kind,
         format!("{}: {what} contradicts the schema: {problem}\n  schema: {schema}", schema.name),
-    ))
+    )
 }
 
 /// The identity of an unboxed calling convention: argument and return types, in order.
