@@ -404,14 +404,7 @@ impl<R: RunSeveral> SeveralPlan<R> {
     ) -> Result<Value> {
         let wanted = wanted_outs(op, &self.forms, outs)?;
         if !op.is_meta() {
-            // The computation writes into a tensor of the caller's, or into one of its own if that is needed.
-            let mut own: SmallVec<[Option<Tensor>; 4]> = SmallVec::new();
-            for (form, _, out) in &wanted {
-                let is_direct = !self.is_whole && out.dtype() == form.dtype && out.is_contiguous();
-                let is_direct = is_direct && !op.at(shares(args, out))?;
-                let made = (!is_direct).then(|| op.output(form.device, &form.shape, form.dtype));
-                own.push(made.transpose()?);
-            }
+            let own = own_outs(op, &wanted, self.is_whole, args)?;
             let targets =
                 wanted.iter().zip(&own).map(|((.., out), own)| own.as_ref().unwrap_or(out));
             (self.run)(op, &targets.collect::<SmallVec<[&Tensor; 4]>>())?;
@@ -434,6 +427,23 @@ pub(crate) fn tuple_of(results: impl IntoIterator<Item = Option<Tensor>>) -> Val
 
 /// For each wanted result its form, the name of the argument that it is written into, and its tensor.
 type WantedOuts<'o> = SmallVec<[(&'o TensorMeta, &'o str, &'o Tensor); 4]>;
+
+/// Returns for each wanted result a tensor of the computation's own, if it can't write into the caller's.
+fn own_outs(
+    op: &Op,
+    wanted: &WantedOuts<'_>,
+    is_whole: bool,
+    args: &[ValueRef<'_>],
+) -> Result<SmallVec<[Option<Tensor>; 4]>> {
+    let mut own = SmallVec::new();
+    for (form, _, out) in wanted {
+        let is_direct = !is_whole && out.dtype() == form.dtype && out.is_contiguous();
+        let is_direct = is_direct && !op.at(shares(args, out))?;
+        let made = (!is_direct).then(|| op.output(form.device, &form.shape, form.dtype));
+        own.push(made.transpose()?);
+    }
+    Ok(own)
+}
 
 /// Returns the form of each wanted result, with the name of the argument that it is written into and its
 /// tensor, which were checked.
