@@ -93,9 +93,20 @@ pub fn parallel_for(
     if range.len() <= grain && grain != 0 {
         return if range.is_empty() { Ok(()) } else { f(range) };
     }
+    divide(schedule, range, grain, &f)
+}
+
+/// As [`parallel_for`], of several parts: compiled once, not for each caller, of whose function a copy in
+/// here would be the third one.
+fn divide(
+    schedule: Schedule,
+    range: Range<usize>,
+    grain: usize,
+    f: &(dyn Fn(Range<usize>) -> Result<()> + Sync),
+) -> Result<()> {
     cost::check(grain)?;
     if num_threads()? == 1 {
-        return job::pieces(range, grain, &f);
+        return job::pieces(range, grain, f);
     }
-    job::run(schedule, range, grain, &f)
+    job::run(schedule, range, grain, f)
 }
