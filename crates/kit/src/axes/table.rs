@@ -222,21 +222,9 @@ impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
 
     /// Records an error for axes that the table lacks or that the sub-space names twice.
     fn check<P: Subspace>(&mut self, body: usize) {
-        let mut seen = Vec::new();
-        let mut problem = None;
-        P::List::for_each_name(&mut |name| {
-            let why = if !S::NAMES.contains(&name) {
-                format!("which isn't one of its axes ({})", S::NAMES.join(", "))
-            } else if seen.contains(&name) {
-                "twice".to_owned()
-            } else {
-                return seen.push(name);
-            };
-            problem = Some(format!(
-                "{}: the sub-space of the body {} names the axis {name}, {why}",
-                self.name, self.bodies[body].name
-            ));
-        });
+        let mut names = Vec::new();
+        P::List::for_each_name(&mut |name| names.push(name));
+        let problem = misnamed((&self.name, S::NAMES), &names, &self.bodies[body].name);
         if let Some(problem) = problem {
             self.record_error(problem);
         }
@@ -306,4 +294,19 @@ impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
             space: self.space,
         })
     }
+}
+
+/// Says which of a sub-space's axes the table of that name and those axes lacks, or which is named twice:
+/// compiled once, not for each body.
+fn misnamed((table, axes): (&str, &[&str]), names: &[&str], body: &str) -> Option<String> {
+    names.iter().enumerate().find_map(|(at, name)| {
+        let why = if !axes.contains(name) {
+            format!("which isn't one of its axes ({})", axes.join(", "))
+        } else if names[..at].contains(name) {
+            "twice".to_owned()
+        } else {
+            return None;
+        };
+        Some(format!("{table}: the sub-space of the body {body} names the axis {name}, {why}"))
+    })
 }
