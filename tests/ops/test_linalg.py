@@ -226,7 +226,7 @@ def test_systems_without_a_solution_are_refused_by_their_place():
     stack = np.stack([np.eye(2), np.ones((2, 2)), np.zeros((2, 2))])[None]
     with pytest.raises(kf.InvalidValue, match=r"solve: matrix \[0, 1\] is singular: pivot 2"):
         kf.linalg.solve(stack, np.ones((2, 1)))
-    with pytest.raises(kf.InvalidValue, match=r"linalg_inv: .*the matrix is singular"):
+    with pytest.raises(kf.InvalidValue, match=r"linalg_inv: the matrix is singular"):
         kf.linalg.inv(np.zeros((2, 2)))
     result, info = kf.ops.aten.linalg_solve_ex(stack, np.ones((2, 1)))
     assert numbers(info).tolist() == [[0, 2, 1]]

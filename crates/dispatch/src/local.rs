@@ -240,6 +240,7 @@ pub fn local_data<T: Any + Send + Sync>() -> Option<Arc<T>> {
 
 /// Runs `f` with key sets and objects of the host language's context (Python's contextvars, which
 /// follow an asyncio task across threads) in place of those of an outer host frame.
+#[inline]
 pub fn with_ambient<R>(
     include: DispatchKeySet,
     exclude: DispatchKeySet,
@@ -249,6 +250,7 @@ pub fn with_ambient<R>(
     thread::with_ambient_data(data, || {
         struct Restore(DispatchKeySet, DispatchKeySet);
         impl Drop for Restore {
+            #[inline]
             fn drop(&mut self) {
                 set_ambient(self.0, self.1);
             }
@@ -259,6 +261,7 @@ pub fn with_ambient<R>(
     })
 }
 
+#[inline]
 fn set_ambient(
     include: DispatchKeySet,
     exclude: DispatchKeySet,

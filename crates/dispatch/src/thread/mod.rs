@@ -134,9 +134,11 @@ thread_local! {
 }
 
 /// Runs `f` with these as the host context's objects.
+#[inline]
 pub(crate) fn with_ambient_data<R>(data: &[LocalData], f: impl FnOnce() -> R) -> R {
     struct Restore(*const [LocalData]);
     impl Drop for Restore {
+        #[inline]
         fn drop(&mut self) {
             AMBIENT_DATA.set(self.0);
         }

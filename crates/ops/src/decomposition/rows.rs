@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyfold_core::Result;
+use keyfold_core::{ErrorKind, Result};
 use keyfold_dispatch::{CallContext, Kernel, RegistrationKey, Value as _};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Jvp, Pushforward, Saves, VjpOfSeveral};
@@ -68,7 +68,12 @@ fn inv(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value>
     // One for each matrix: with fewer dimensions it could mean vectors.
     let sizes: Vec<i64> = a.shape().iter().map(|size| *size as i64).collect();
     let identity = dispatcher.call("aten::expand", &[identity.as_ref(), ValueRef::Ints(&sizes)])?;
-    op.at(dispatcher.call("aten::linalg_solve", &[args[0], identity.as_ref()]))
+    let solved = dispatcher.call("aten::linalg_solve", &[args[0], identity.as_ref()]);
+    // A singular matrix is this operator's error, and not that of the one that it calls.
+    solved.map_err(|error| match error.message().strip_prefix("aten::linalg_solve: ") {
+        Some(message) if error.kind() == ErrorKind::Value => op.error(error.kind(), message),
+        _ => error.at(NAME_OF_INVERSE),
+    })
 }
 
 fn infer_inverse(args: &[ValueRef<'_>]) -> Result<Inferred> {

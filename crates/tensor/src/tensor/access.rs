@@ -123,6 +123,7 @@ impl Tensor {
 
     /// Returns whether another library may move the elements while the tensor lives, so that no
     /// address may be stored.
+    #[inline]
     pub fn moves(&self) -> bool {
         !self.is_pinned() && self.numel > 0 && self.buffer.moves()
     }
