@@ -48,7 +48,7 @@ ALLOWED_IN_TESTS = {
     "ops": {"conformance", "cpu", "kit", "keyfold"},
     "conformance": {"backend", "cpu", "keyfold"},
     "layers": {"backend", "cpu", "keyfold"},
-    "cudnn": {"keyfold"},
+    "cudnn": {"backend", "keyfold"},
 }
 
 

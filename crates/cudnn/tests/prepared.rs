@@ -3,7 +3,9 @@
 mod support;
 
 use keyfold_core::{DType, Device, ErrorKind, Result};
-use keyfold_cudnn::{GraphSpec, PlanCache, Policy, Prepared, Step, Uid};
+use keyfold_cudnn::{
+    GraphSpec, PlanCache, Policy, Precision, Prepared, Reference, Step, TensorSpec, Uid,
+};
 use keyfold_tensor::Tensor;
 use support::planner::Fake;
 use support::{Random, conv_relu, described_anew};
@@ -127,4 +129,49 @@ fn wrong_packs_are_refused_by_name() {
         assert_eq!(kind, wanted, "{message}");
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     }
+}
+
+/// Returns a tensor of a specification, whose elements count up in the order of memory.
+fn counting(spec: &TensorSpec) -> Tensor {
+    let [n, c, h, w] = std::array::from_fn(|axis| spec.dims[axis] as usize);
+    let numbers: Vec<f32> = (0..n * c * h * w).map(|i| (i % 7) as f32 - 3.0).collect();
+    Tensor::from_vec(numbers, &[n, h, w, c]).unwrap().permute(&[0, 3, 1, 2]).unwrap()
+}
+
+#[test]
+fn a_plan_computes_the_same_for_every_description_and_on_all_threads() {
+    keyfold::init();
+    let cache = PlanCache::new(4, 1 << 20).unwrap();
+    let planner = Reference::new(Device::CPU, Precision::AsSpec);
+    let policy = Policy::default();
+    let silent = |_: Step<'_>| -> Result<()> { Ok(()) };
+    let graph = conv_relu().with_dims(&[(1, vec![2, 3, 5, 5]), (2, vec![4, 3, 3, 3])]).unwrap();
+    let outcome = |graph: &GraphSpec, [x, w, y]: [Uid; 3]| {
+        let prepared = cache.get_or_build(graph, &planner, &policy, &silent).unwrap();
+        let tensor = |uid| counting(graph.tensor(uid).unwrap());
+        let result = tensor(y);
+        prepared.run(&[(x, &tensor(x)), (w, &tensor(w)), (y, &result)]).unwrap();
+        result.to_vec::<f32>().unwrap()
+    };
+    let first = outcome(&graph, [1, 2, 4]);
+    // relu(conv(x, w)) at the corner, where a row and a column of the window are padding.
+    let at = |spec: &TensorSpec, index: [usize; 4]| counting(spec).get::<f32>(&index).unwrap();
+    let window = (0..3).flat_map(|c| (0..2).flat_map(move |h| (0..2).map(move |w| (c, h, w))));
+    let sum: f32 = window
+        .map(|(c, h, w)| {
+            at(&graph.tensors[0], [0, c, h, w]) * at(&graph.tensors[1], [0, c, h + 1, w + 1])
+        })
+        .sum();
+    assert_eq!(first[0], sum.max(0.0));
+    assert!(first.iter().any(|&x| x > 0.0) && first.contains(&0.0));
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let (outcome, graph, first) = (&outcome, &graph, &first);
+            scope.spawn(move || {
+                let (other, names) = described_anew(&mut Random(seed), graph);
+                assert_eq!(&outcome(&other, [1, 2, 4].map(|uid| names[&uid])), first);
+            });
+        }
+    });
+    assert_eq!(cache.stats().total.misses, 1);
 }
