@@ -26,6 +26,7 @@ arrays you already have:
 - the proof of a backend: `conformance`
 - threads and memory: `get_num_threads`, `set_num_threads`, `memory_stats`, `trim_memory`,
   `set_cache_limit`, `synchronize`
+- graphs of cuDNN's operations: `keyfold.cudnn`, which is imported when it is first used
 - PyTorch: `keyfold.torch`, which is imported when it is first used
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
@@ -277,17 +278,18 @@ _public.adopt(__name__, globals(), __all__)
 def __dir__() -> list[str]:
     """The public names and those of Python, and none of the modules that they come from."""
     imported = {"testing", "torch", "tvm_ffi"} & globals().keys()
-    return sorted({*__all__, *imported, *_public.special(globals())})
+    return sorted({*__all__, "cudnn", *imported, *_public.special(globals())})
 
 
 if _typing.TYPE_CHECKING:
+    from keyfold import cudnn as cudnn
     from keyfold import torch as torch
     from keyfold import tvm_ffi as tvm_ffi
 else:
 
     def __getattr__(name: str) -> object:
         # On first use: `import keyfold` works without these packages, and doesn't wait for them.
-        if name in ("torch", "tvm_ffi"):
+        if name in ("cudnn", "torch", "tvm_ffi"):
             import importlib
 
             return importlib.import_module(f"keyfold.{name}")

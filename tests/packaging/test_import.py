@@ -148,7 +148,7 @@ def test_what_the_module_shows_is_public():
     assert [name for name in shown if name.startswith("_")] == []
     # The modules among them are those that users import.
     modules = [name for name in shown if isinstance(getattr(kf, name), types.ModuleType)]
-    assert set(modules) <= {"linalg", "optim", "random", "testing", "torch", "tvm_ffi"}
+    assert set(modules) <= {"cudnn", "linalg", "optim", "random", "testing", "torch", "tvm_ffi"}
 
 
 @pytest.mark.parametrize("name", sorted(kf.__all__))

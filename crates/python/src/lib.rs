@@ -37,6 +37,7 @@ mod _core {
                 _conformance, _conformance_child, _conformance_groups, _conformance_is_child,
                 _conformance_text,
             },
+            cudnn::graph::PyCudnnGraph,
             delayed::PyDelayedDevice,
             derivative::_register_autograd,
             devices::{_devices, synchronize},

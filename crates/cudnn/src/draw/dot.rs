@@ -34,7 +34,10 @@ impl GraphSpec {
             let mut parts = Vec::new();
             if !arrow.lines.is_empty() {
                 let label = quoted(arrow.lines.iter().map(String::as_str));
-                parts.push(format!("label={label}, style=dashed"));
+                parts.push(format!("label={label}"));
+            }
+            if arrow.is_dashed {
+                parts.push("style=dashed".to_string());
             }
             for (name, port) in [("taillabel", &arrow.written_at), ("headlabel", &arrow.read_at)] {
                 if !port.is_empty() {

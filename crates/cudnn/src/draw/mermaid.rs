@@ -27,7 +27,7 @@ impl GraphSpec {
             };
             let label =
                 quoted([ports.as_str()].into_iter().chain(arrow.lines.iter().map(|x| &**x)));
-            let line = if arrow.lines.is_empty() { "-->" } else { "-.->" };
+            let line = if arrow.is_dashed { "-.->" } else { "-->" };
             let _ = writeln!(text, "  n{} {line}|{label}| n{}", arrow.from, arrow.to);
         }
         for kind in Kind::ALL {

@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Scalar,
     /// A tensor that the graph writes.
     Output,
+    /// A virtual tensor that several operations read.
+    Virtual,
     /// A virtual tensor that nothing produces, or nothing reads.
     Loose,
     /// A number of a tensor that the graph lacks.
@@ -24,8 +26,15 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 6] =
-        [Kind::Input, Kind::Scalar, Kind::Output, Kind::Loose, Kind::Missing, Kind::Operation];
+    pub(super) const ALL: [Kind; 7] = [
+        Kind::Input,
+        Kind::Scalar,
+        Kind::Output,
+        Kind::Virtual,
+        Kind::Loose,
+        Kind::Missing,
+        Kind::Operation,
+    ];
 
     /// Returns the name of the kind in drawings that have classes.
     pub(super) fn name(self) -> &'static str {
@@ -33,6 +42,7 @@ impl Kind {
             Kind::Input => "input",
             Kind::Scalar => "scalar",
             Kind::Output => "output",
+            Kind::Virtual => "virtual",
             Kind::Loose => "loose",
             Kind::Missing => "missing",
             Kind::Operation => "operation",
@@ -45,6 +55,7 @@ impl Kind {
             Kind::Input => ["#e3f2fd", "#1565c0"],
             Kind::Scalar => ["#f1f3f4", "#7b8794"],
             Kind::Output => ["#e8f5e9", "#2e7d32"],
+            Kind::Virtual => ["#ffffff", "#90a4ae"],
             Kind::Loose | Kind::Missing => ["#ffebee", "#c62828"],
             Kind::Operation => ["#fffdf5", "#8d6e63"],
         }
@@ -52,7 +63,7 @@ impl Kind {
 
     /// Returns whether its line is dashed: there is no memory behind the box.
     pub(super) fn is_dashed(self) -> bool {
-        matches!(self, Kind::Loose | Kind::Missing)
+        matches!(self, Kind::Virtual | Kind::Loose | Kind::Missing)
     }
 }
 
@@ -63,7 +74,8 @@ pub(super) struct Node {
     pub(super) lines: Vec<String>,
 }
 
-/// An arrow. Between operations it is a virtual tensor, whose lines are beside it.
+/// An arrow. Between operations it is a virtual tensor, whose lines are beside it; then, and at a virtual
+/// tensor's box, it is dashed.
 #[derive(Debug)]
 pub(super) struct Arrow {
     pub(super) from: usize,
@@ -72,6 +84,7 @@ pub(super) struct Arrow {
     pub(super) written_at: String,
     /// The port at which an operation reads the tensor.
     pub(super) read_at: String,
+    pub(super) is_dashed: bool,
     /// The virtual tensor.
     pub(super) lines: Vec<String>,
 }
@@ -125,9 +138,11 @@ impl Picture {
         written: &[(usize, String)],
         read: &[(usize, String)],
     ) {
+        let is_dashed = kind.is_none_or(Kind::is_dashed);
         let mut arrow = |from, to, written_at: &str, read_at: &str, lines: &[String]| {
             let (written_at, read_at) = (written_at.to_string(), read_at.to_string());
-            self.arrows.push(Arrow { from, to, written_at, read_at, lines: lines.to_vec() });
+            let lines = lines.to_vec();
+            self.arrows.push(Arrow { from, to, written_at, read_at, is_dashed, lines });
         };
         let Some(kind) = kind else {
             for (from, written_at) in written {
@@ -155,7 +170,8 @@ fn kind(
     read: &[(usize, String)],
 ) -> Option<Kind> {
     match (written.is_empty(), tensor.is_virtual) {
-        (false, true) if !read.is_empty() => None,
+        (false, true) if written.len() == 1 && read.len() == 1 => None,
+        (false, true) if !read.is_empty() => Some(Kind::Virtual),
         (_, true) => Some(Kind::Loose),
         (false, false) => Some(Kind::Output),
         (true, false) if tensor.scalar.is_some() => Some(Kind::Scalar),
@@ -236,8 +252,11 @@ fn attributes(operation: &Operation) -> Vec<String> {
     let default = default.unwrap_or_default();
     let Ok(Value::Object(named)) = serde_json::to_value(operation) else { return Vec::new() };
     let Some((_, Value::Object(mut all))) = named.into_iter().next() else { return Vec::new() };
-    let is_default =
-        |name: &str, value: &Value| value.is_null() || default.get(name) == Some(value);
+    // The operation's name says the mode of a normalization.
+    let is_norm = matches!(operation, Operation::Norm(_) | Operation::NormBackward(_));
+    let is_default = |name: &str, value: &Value| {
+        value.is_null() || default.get(name) == Some(value) || (is_norm && name == "mode")
+    };
     if let Some(padding) = all.get("pre_padding").filter(|pre| all.get("post_padding") == Some(pre))
     {
         // One line where both sides are padded alike.

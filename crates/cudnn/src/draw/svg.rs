@@ -61,7 +61,7 @@ impl GraphSpec {
         // Writing to a String can't fail.
         let ends = spread(&items, &routes);
         for ((arrow, route), ends) in picture.arrows.iter().zip(&routes).zip(&ends) {
-            let dashes = if arrow.lines.is_empty() { "" } else { " stroke-dasharray=\"5 4\"" };
+            let dashes = if arrow.is_dashed { " stroke-dasharray=\"5 4\"" } else { "" };
             let path = path(&items, route, *ends);
             let _ = writeln!(
                 text,
@@ -83,7 +83,8 @@ impl GraphSpec {
                     let _ = writeln!(
                         text,
                         "<text x=\"{:.1}\" y=\"{y:.1}\" font-size=\"10\" fill=\"#546e7a\" \
-                         text-anchor=\"start\">{}</text>",
+                         text-anchor=\"start\" paint-order=\"stroke\" stroke=\"#ffffff\" \
+                         stroke-width=\"3\">{}</text>",
                         x + 6.0,
                         escaped(port)
                     );

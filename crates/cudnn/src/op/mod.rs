@@ -12,6 +12,7 @@ pub use attributes::{
 pub use pointwise::{Pointwise, PointwiseMode};
 pub use port::{Count, Port, PortRule};
 
+use keyfold_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{DataType, Uid};
@@ -63,6 +64,19 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Reads an operation from JSON, as graphs have it: `"matmul"`, `{"transpose": {"permutation": [1, 0]}}`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Value`] with the place of what is wrong.
+    pub fn from_json(text: &str) -> Result<Operation> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let read: Result<Operation, _> = serde_path_to_error::deserialize(&mut json);
+        read.map_err(|error| {
+            let message = format!("wrong attributes, at {}: {}", error.path(), error.inner());
+            Error::new(ErrorKind::Value, message)
+        })
+    }
+
     /// Returns its name, as in JSON and in the builder; the mode of a pointwise operation.
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,7 +1,11 @@
 //! Ports: the names by which operations read and write tensors, and which ones each operation has.
 
 use std::fmt;
+use std::str::FromStr;
 
+use keyfold_core::{Error, ErrorKind, Result};
+use serde::de::IntoDeserializer;
+use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
 
 use super::pointwise::Arity;
@@ -71,6 +75,16 @@ impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The name in JSON: one word of the derived serializer.
         self.serialize(f)
+    }
+}
+
+impl FromStr for Port {
+    type Err = Error;
+
+    /// Reads the name of a port in JSON.
+    fn from_str(name: &str) -> Result<Port> {
+        let name: StrDeserializer<'_, serde::de::value::Error> = name.into_deserializer();
+        Port::deserialize(name).map_err(|error| Error::new(ErrorKind::Value, error.to_string()))
     }
 }
 

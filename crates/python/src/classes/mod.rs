@@ -9,6 +9,7 @@
 //!   `tracer`, `vmap`: the layers
 //! - `devices`, `backend` (those that are written in Python), `memory`, `random`, `threads`
 //! - `method_defs`, `vectorcall`: functions that CPython calls without PyO3's packing
+//! - `cudnn`: graphs of cuDNN
 //! - `conformance`, `delayed`, `testing`: for tests
 
 pub(crate) mod array_kind;
@@ -18,6 +19,7 @@ pub(crate) mod autograd;
 pub(crate) mod backend;
 pub(crate) mod block;
 pub(crate) mod conformance;
+pub(crate) mod cudnn;
 pub(crate) mod delayed;
 pub(crate) mod derivative;
 pub(crate) mod devices;

@@ -1,0 +1,3 @@
+//! Graphs of cuDNN for `keyfold.cudnn`.
+
+pub(crate) mod graph;

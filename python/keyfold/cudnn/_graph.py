@@ -1,0 +1,202 @@
+"""Graphs: their tensors, JSON, drawings, plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from keyfold import _core
+from keyfold._errors import InvalidValue
+from keyfold.cudnn._attention import Attention
+from keyfold.cudnn._base import type_name
+from keyfold.cudnn._operations import Operations
+from keyfold.cudnn._pointwise import PointwiseOperations
+from keyfold.cudnn._tensor import GraphTensor
+
+__all__ = ["Graph"]
+
+Progress = Callable[[int, int, str], object]
+
+
+class Graph(PointwiseOperations, Operations, Attention):
+    """A graph of cuDNN's operations, which any device of keyfold's runs.
+
+    Methods add tensors and operations, and infer the sizes of results; they have the names of
+    NVIDIA's frontend. Operations take `compute_data_type=` and `name=` beside their arguments.
+
+    Args:
+        io_data_type: the data type of tensors with memory, where they have none of their own.
+        intermediate_data_type: the data type of virtual tensors; float32 by default.
+        compute_data_type: the data type that operations compute in; float32 by default.
+        name: the graph's name in errors and drawings.
+
+    Raises:
+        DTypeError: graphs have no such data type.
+
+    Example:
+        >>> g = kf.cudnn.Graph(io_data_type="float32")
+        >>> x = g.tensor(dim=[2, 3], name="x")
+        >>> y = g.relu(x).set_output(True).set_name("y")
+        >>> y.dim
+        [2, 3]
+    """
+
+    def __init__(
+        self,
+        *,
+        io_data_type: Any = None,
+        intermediate_data_type: Any = "float32",
+        compute_data_type: Any = "float32",
+        name: str = "",
+    ) -> None:
+        types = map(type_name, (io_data_type, intermediate_data_type, compute_data_type))
+        self._native = _core._CudnnGraph(name, *types)
+        self._tensors: dict[int, GraphTensor] = {}
+
+    def tensor(
+        self,
+        *,
+        dim: Sequence[int],
+        stride: Sequence[int] | None = None,
+        data_type: Any = None,
+        name: str = "",
+        uid: int = 0,
+        is_virtual: bool = False,
+        is_pass_by_value: bool = False,
+        alignment: int = 16,
+    ) -> GraphTensor:
+        """Add a tensor, whose array is given when the graph is run.
+
+        Args:
+            dim: its sizes: images, channels, space for operations on images.
+            stride: the distances of neighbours in memory, in elements; packed in row-major order by
+                default. Channels last ("NHWC") are strides.
+            data_type: its data type; the graph's `io_data_type` by default.
+            name: its name in errors and drawings, by which a plan takes its array, too.
+            uid: its number; the next free one by default.
+            is_virtual: whether it has no memory.
+            is_pass_by_value: whether it is one number, which a plan takes in place of an array.
+            alignment: the alignment of its address in bytes.
+
+        Raises:
+            ShapeError: the strides aren't as many as the sizes.
+            InvalidValue: another tensor has the number.
+            DTypeError: graphs have no such data type.
+        """
+        made = self._native.tensor(
+            [int(size) for size in dim],
+            None if stride is None else [int(step) for step in stride],
+            type_name(data_type),
+            name,
+            uid,
+            is_virtual,
+            is_pass_by_value,
+            alignment,
+        )
+        return self._own(made)
+
+    def tensor_like(self, array: Any, *, name: str = "", uid: int = 0) -> GraphTensor:
+        """Add a tensor with the sizes, strides and data type of an array or of another tensor.
+
+        Args:
+            array: an array of any library that keyfold reads, or a tensor of a graph.
+            name: its name.
+            uid: its number; the next free one by default.
+        """
+        if isinstance(array, GraphTensor):
+            like = (array.dim, array.stride, array.data_type)
+        else:
+            view = _core._view(array)
+            like = (list(view.shape), list(view.strides), view.dtype)
+        return self.tensor(dim=like[0], stride=like[1], data_type=like[2], name=name, uid=uid)
+
+    def scalar(self, value: float, data_type: Any = None, *, name: str = "") -> GraphTensor:
+        """Add a number that belongs to the graph, which operations broadcast.
+
+        Args:
+            value: the number.
+            data_type: its data type; the graph's `compute_data_type` by default.
+            name: its name.
+        """
+        value = value.item() if hasattr(value, "item") else value
+        return self._own(self._native.scalar(value, type_name(data_type), name))
+
+    @property
+    def name(self) -> str:
+        """Its name; may be empty."""
+        return self._native.operations()[0]
+
+    @property
+    def tensors(self) -> list[GraphTensor]:
+        """Its tensors, in the order in which they were added."""
+        return [self._own(uid) for uid in self._native.uids()]
+
+    def __getitem__(self, key: int | str) -> GraphTensor:
+        """Its tensor of a number or a name.
+
+        Raises:
+            InvalidValue: no tensor has it, or several have that name.
+        """
+        found = [tensor for tensor in self.tensors if key in (tensor.uid, tensor.name)]
+        if len(found) != 1:
+            count = "no tensor" if not found else f"{len(found)} tensors"
+            raise InvalidValue(f"the graph has {count} {key!r}; it has {self.tensors}")
+        return found[0]
+
+    def __iter__(self) -> Iterator[GraphTensor]:
+        return iter(self.tensors)
+
+    def validate(self) -> None:
+        """Look for mistakes: of the graph's structure, its shapes, and data types.
+
+        Raises:
+            Error: of the kind of the mistake; it names the operation, the tensor and the numbers.
+        """
+        self._native.validate()
+
+    def to_json(self) -> str:
+        """Return the graph as JSON, with its version."""
+        return self._native.to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """Return the graph of a JSON text.
+
+        Its tensors are `graph["name"]` and `graph[uid]`.
+
+        Raises:
+            InvalidValue: the text is damaged, or of a later version; it says where.
+        """
+        graph = cls.__new__(cls)
+        graph._native = _core._CudnnGraph.from_json(text)
+        graph._tensors = {}
+        return graph
+
+    def signature(self) -> str:
+        """Return the digest of what the graph computes: 32 hexadecimal digits.
+
+        It is the same in every process, and doesn't depend on names, numbers and order: for logs
+        and names of files. The cache of plans compares whole graphs.
+        """
+        return self._native.signature()
+
+    def draw(self, format: str = "svg") -> str:
+        """Return a drawing; the graph may be one that isn't valid.
+
+        Args:
+            format: `svg`, a picture; `mermaid`, for Markdown; or `dot`, for Graphviz.
+
+        Raises:
+            InvalidValue: there is no such format.
+        """
+        return self._native.draw(format)
+
+    def _repr_svg_(self) -> str:
+        """The picture that notebooks show."""
+        return self._native.draw("svg")
+
+    def __repr__(self) -> str:
+        name, operations = self._native.operations()
+        count = len(self._native.uids())
+        shown = ", ".join(operations[:8]) + (", ..." if len(operations) > 8 else "")
+        return f"Graph({name!r}, {count} tensors, operations: {shown or 'none'})"

@@ -1,0 +1,313 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyfold._errors import InvalidValue
+from keyfold.cudnn._base import GraphBase
+from keyfold.cudnn._tensor import GraphTensor
+
+__all__ = ["Norms"]
+
+_Number = float | GraphTensor
+_PHASES = {"inference": "inference", "training": "training"}
+
+
+class Norms(GraphBase):
+    """Normalizations, with their gradients.
+
+    Each method takes tensors of the graph, `compute_data_type=` and `name=`, and returns its
+    results, virtual tensors until `set_output(True)`. An epsilon or momentum that is a number
+    belongs to the graph; a tensor's is given when the graph is run.
+
+    Raises:
+        ShapeError: the shapes don't fit.
+        InvalidValue: an attribute isn't one that cuDNN has.
+        BindingError: an argument isn't a tensor of this graph.
+    """
+
+    def _number(self, given: _Number | None) -> GraphTensor | None:
+        if given is None or isinstance(given, GraphTensor):
+            return given
+        return self._own(self._native.scalar(float(given), None, ""))
+
+    def _norm(
+        self,
+        method: str,
+        phase: str,
+        inputs: dict[str, Any],
+        outputs: list[str],
+        options: dict[str, Any],
+        groups: int | None = None,
+    ) -> tuple[GraphTensor, ...]:
+        phase = str(phase).lower()
+        if phase not in _PHASES:
+            raise InvalidValue(
+                f'{method}(): norm_forward_phase is "inference" or "training", not {phase!r}'
+            )
+        mode = {"adalayernorm": "ada_layer_norm"}.get(method, method.replace("norm", "_norm"))
+        attributes: dict[str, Any] = {"mode": mode, "phase": phase}
+        if groups is not None:
+            attributes["groups"] = groups
+        return self._add(method, {"norm": attributes}, inputs, outputs, **options)
+
+    def _norm_backward(
+        self,
+        method: str,
+        inputs: dict[str, Any],
+        options: dict[str, Any],
+        groups: int | None = None,
+        has_bias: bool = True,
+    ) -> tuple[GraphTensor, ...]:
+        forward = method.removesuffix("_backward")
+        mode = {"adalayernorm": "ada_layer_norm"}.get(forward, forward.replace("norm", "_norm"))
+        attributes: dict[str, Any] = {"mode": mode}
+        if groups is not None:
+            attributes["groups"] = groups
+        outputs = ["dx", "dscale", "dbias"] if has_bias else ["dx", "dscale"]
+        return self._add(method, {"norm_backward": attributes}, inputs, outputs, **options)
+
+    def batchnorm(
+        self,
+        input: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor,
+        in_running_mean: GraphTensor | None = None,
+        in_running_var: GraphTensor | None = None,
+        epsilon: _Number = 1e-5,
+        momentum: _Number | None = None,
+        **options: Any,
+    ) -> tuple[GraphTensor | None, ...]:
+        """Normalize the elements of each channel, in training.
+
+        Returns:
+            The result, the mean, the inverse of the standard deviation, and the next running mean
+            and variance, which are None without the running ones.
+        """
+        running = in_running_mean is not None and in_running_var is not None
+        inputs = {
+            "x": input,
+            "scale": scale,
+            "bias": bias,
+            "epsilon": self._number(epsilon),
+            "momentum": self._number(0.1 if momentum is None and running else momentum),
+            "running_mean": in_running_mean,
+            "running_variance": in_running_var,
+        }
+        outputs = ["y", "mean", "inv_variance"]
+        outputs += ["next_running_mean", "next_running_variance"] if running else []
+        made = self._norm("batchnorm", "training", inputs, outputs, options)
+        return made if running else (*made, None, None)
+
+    def batchnorm_inference(
+        self,
+        input: GraphTensor,
+        mean: GraphTensor,
+        inv_variance: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor,
+        **options: Any,
+    ) -> GraphTensor:
+        """Return scale (input - mean) inv_variance + bias, with the statistics given."""
+        inputs = {
+            "x": input,
+            "mean": mean,
+            "inv_variance": inv_variance,
+            "scale": scale,
+            "bias": bias,
+        }
+        (made,) = self._norm("batchnorm", "inference", inputs, ["y"], options)
+        return made
+
+    def layernorm(
+        self,
+        norm_forward_phase: str,
+        input: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor,
+        epsilon: _Number = 1e-5,
+        **options: Any,
+    ) -> tuple[GraphTensor | None, ...]:
+        """Normalize the dimensions in which `scale` isn't 1.
+
+        Returns:
+            The result, the mean, and the inverse of the standard deviation; the last two are None
+            in the phase `inference`.
+        """
+        return self._forward("layernorm", norm_forward_phase, input, scale, bias, epsilon, options)
+
+    def instancenorm(
+        self,
+        norm_forward_phase: str,
+        input: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor,
+        epsilon: _Number = 1e-5,
+        **options: Any,
+    ) -> tuple[GraphTensor | None, ...]:
+        """Normalize the elements of each image's channel; returns what `layernorm` returns."""
+        return self._forward(
+            "instancenorm", norm_forward_phase, input, scale, bias, epsilon, options
+        )
+
+    def adalayernorm(
+        self,
+        norm_forward_phase: str,
+        input: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor,
+        epsilon: _Number = 1e-5,
+        **options: Any,
+    ) -> tuple[GraphTensor | None, ...]:
+        """Normalize as `layernorm`, with a scale and bias for each example; returns the same."""
+        return self._forward(
+            "adalayernorm", norm_forward_phase, input, scale, bias, epsilon, options
+        )
+
+    def groupnorm(
+        self,
+        norm_forward_phase: str,
+        input: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor,
+        groups: int,
+        epsilon: _Number = 1e-5,
+        **options: Any,
+    ) -> tuple[GraphTensor | None, ...]:
+        """Normalize each image's groups of channels; returns what `layernorm` returns."""
+        return self._forward(
+            "groupnorm", norm_forward_phase, input, scale, bias, epsilon, options, groups
+        )
+
+    def _forward(
+        self,
+        method: str,
+        phase: str,
+        input: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor,
+        epsilon: _Number,
+        options: dict[str, Any],
+        groups: int | None = None,
+    ) -> tuple[GraphTensor | None, ...]:
+        inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": self._number(epsilon)}
+        trains = str(phase).lower() == "training"
+        outputs = ["y", "mean", "inv_variance"] if trains else ["y"]
+        made = self._norm(method, phase, inputs, outputs, options, groups)
+        return made if trains else (*made, None, None)
+
+    def rmsnorm(
+        self,
+        norm_forward_phase: str,
+        input: GraphTensor,
+        scale: GraphTensor,
+        bias: GraphTensor | None = None,
+        epsilon: _Number = 1e-5,
+        **options: Any,
+    ) -> tuple[GraphTensor, GraphTensor | None]:
+        """Divide by the root of the mean square over the dimensions in which `scale` isn't 1.
+
+        Returns:
+            The result, and the inverse of that root, or None in the phase `inference`.
+        """
+        inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": self._number(epsilon)}
+        trains = str(norm_forward_phase).lower() == "training"
+        outputs = ["y", "inv_variance"] if trains else ["y"]
+        made = self._norm("rmsnorm", norm_forward_phase, inputs, outputs, options)
+        return made[0], made[1] if trains else None
+
+    def batchnorm_backward(
+        self,
+        grad: GraphTensor,
+        input: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor,
+        inv_variance: GraphTensor,
+        **options: Any,
+    ) -> tuple[GraphTensor, ...]:
+        """Return the gradients of a batch norm's input, scale and bias."""
+        return self._backward("batchnorm", grad, input, scale, mean, inv_variance, options)
+
+    def layernorm_backward(
+        self,
+        grad: GraphTensor,
+        input: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor,
+        inv_variance: GraphTensor,
+        **options: Any,
+    ) -> tuple[GraphTensor, ...]:
+        """Return the gradients of a layer norm's input, scale and bias."""
+        return self._backward("layernorm", grad, input, scale, mean, inv_variance, options)
+
+    def instancenorm_backward(
+        self,
+        grad: GraphTensor,
+        input: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor,
+        inv_variance: GraphTensor,
+        **options: Any,
+    ) -> tuple[GraphTensor, ...]:
+        """Return the gradients of an instance norm's input, scale and bias."""
+        return self._backward("instancenorm", grad, input, scale, mean, inv_variance, options)
+
+    def adalayernorm_backward(
+        self,
+        grad: GraphTensor,
+        input: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor,
+        inv_variance: GraphTensor,
+        **options: Any,
+    ) -> tuple[GraphTensor, ...]:
+        """Return the gradients of an adaptive layer norm's input, scale and bias."""
+        return self._backward("adalayernorm", grad, input, scale, mean, inv_variance, options)
+
+    def groupnorm_backward(
+        self,
+        grad: GraphTensor,
+        input: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor,
+        inv_variance: GraphTensor,
+        groups: int,
+        **options: Any,
+    ) -> tuple[GraphTensor, ...]:
+        """Return the gradients of a group norm's input, scale and bias."""
+        return self._backward("groupnorm", grad, input, scale, mean, inv_variance, options, groups)
+
+    def _backward(
+        self,
+        forward: str,
+        grad: GraphTensor,
+        input: GraphTensor,
+        scale: GraphTensor,
+        mean: GraphTensor,
+        inv_variance: GraphTensor,
+        options: dict[str, Any],
+        groups: int | None = None,
+    ) -> tuple[GraphTensor, ...]:
+        inputs = {
+            "x": input,
+            "dy": grad,
+            "scale": scale,
+            "mean": mean,
+            "inv_variance": inv_variance,
+        }
+        return self._norm_backward(f"{forward}_backward", inputs, options, groups)
+
+    def rmsnorm_backward(
+        self,
+        grad: GraphTensor,
+        input: GraphTensor,
+        scale: GraphTensor,
+        inv_variance: GraphTensor,
+        has_dbias: bool = False,
+        **options: Any,
+    ) -> tuple[GraphTensor, GraphTensor, GraphTensor | None]:
+        """Return the gradients of an RMS norm's input and scale, and of its bias if it has one."""
+        inputs = {"x": input, "dy": grad, "scale": scale, "inv_variance": inv_variance}
+        made = self._norm_backward("rmsnorm_backward", inputs, options, has_bias=has_dbias)
+        return made[0], made[1], made[2] if has_dbias else None
