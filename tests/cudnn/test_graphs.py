@@ -124,7 +124,7 @@ def test_every_mode_has_a_method():
     modes = {name for name, _ in one_of_each()} - {"bias", "scale", "leaky_relu"}
     with pytest.raises(kf.InvalidValue, match="unknown variant") as refused:
         kf.cudnn.Graph()._native.add("f", '{"pointwise": {"mode": "?"}}', [], ["y"], None, "")
-    listed = str(refused.value).partition("expected one of")[2]
+    listed = str(refused.value).partition("expected one of")[2].partition(" at line")[0]
     assert modes == {name.strip("`, ") for name in listed.split(",")}
 
 

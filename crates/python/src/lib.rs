@@ -37,7 +37,14 @@ mod _core {
                 _conformance, _conformance_child, _conformance_groups, _conformance_is_child,
                 _conformance_text,
             },
-            cudnn::graph::PyCudnnGraph,
+            cudnn::{
+                cache::{
+                    _cudnn_cache_clear, _cudnn_cache_set_capacity, _cudnn_cache_size,
+                    _cudnn_cache_stats, _cudnn_prepare,
+                },
+                graph::PyCudnnGraph,
+                plan::{_cudnn_build, PyPlan},
+            },
             delayed::PyDelayedDevice,
             derivative::_register_autograd,
             devices::{_devices, synchronize},

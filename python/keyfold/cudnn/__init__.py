@@ -2,16 +2,28 @@
 
 - `Graph`: tensors and operations, by the names of NVIDIA's frontend
 - `GraphTensor`: a tensor of a graph
+- `Plan`: a graph that is ready to run on a device
+- `plan_cache`: the process's cache of plans, a `PlanCache`, whose numbers are a `PlanCacheStats`
 - `data_type`: NVIDIA's names of data types
 """
 
 from __future__ import annotations
 
 from keyfold import _public
+from keyfold._core import Plan
+from keyfold.cudnn._cache import PlanCache, PlanCacheStats, plan_cache
 from keyfold.cudnn._graph import Graph
 from keyfold.cudnn._tensor import GraphTensor
 
-__all__ = ["Graph", "GraphTensor", "data_type"]
+__all__ = [
+    "Graph",
+    "GraphTensor",
+    "Plan",
+    "PlanCache",
+    "PlanCacheStats",
+    "data_type",
+    "plan_cache",
+]
 
 
 class data_type:  # noqa: N801 # NVIDIA's frontend's name

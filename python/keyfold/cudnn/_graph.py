@@ -104,11 +104,11 @@ class Graph(PointwiseOperations, Operations, Attention):
             uid: its number; the next free one by default.
         """
         if isinstance(array, GraphTensor):
-            like = (array.dim, array.stride, array.data_type)
+            dim, stride, data_type = array.dim, array.stride, array.data_type
         else:
             view = _core._view(array)
-            like = (list(view.shape), list(view.strides), view.dtype)
-        return self.tensor(dim=like[0], stride=like[1], data_type=like[2], name=name, uid=uid)
+            dim, stride, data_type = list(view.shape), list(view.strides), str(view.dtype)
+        return self.tensor(dim=dim, stride=stride, data_type=data_type, name=name, uid=uid)
 
     def scalar(self, value: float, data_type: Any = None, *, name: str = "") -> GraphTensor:
         """Add a number that belongs to the graph, which operations broadcast.
@@ -153,6 +153,54 @@ class Graph(PointwiseOperations, Operations, Attention):
             Error: of the kind of the mistake; it names the operation, the tensor and the numbers.
         """
         self._native.validate()
+
+    def build(
+        self,
+        device: Any = "cpu",
+        *,
+        policy: str = "first",
+        workspace_limit: int | None = None,
+        precision: str = "spec",
+        tf32: bool = False,
+        progress: Progress | None = None,
+    ) -> _core.Plan:
+        """Return the graph's plan for a device, from the cache or built now; Ctrl-C cancels.
+
+        Args:
+            device: the device; the CPU by default.
+            policy: `first` that works, `autotune` for the quickest, or `deterministic`.
+            workspace_limit: the most scratch memory that a run may need, in bytes.
+            precision: `spec` computes in the graph's data types, `float32` and `float64` in those.
+            tf32: whether float32 may be multiplied as TF32.
+            progress: called with the number of steps done, of all steps, and what is done next;
+                what it raises cancels the build.
+
+        Raises:
+            NotSupported: the device has no plan for the graph, with the reason.
+            Error: the graph isn't valid, as of `validate`.
+        """
+        options = self._options(device, policy, workspace_limit, precision, tf32)
+        return _core._cudnn_build(self._native, self._keys(), options, progress)
+
+    def _keys(self) -> dict[int, GraphTensor]:
+        """The objects of its tensors, by number."""
+        return {tensor.uid: tensor for tensor in self.tensors}
+
+    @staticmethod
+    def _options(
+        device: Any, policy: str, workspace_limit: int | None, precision: str, tf32: bool
+    ) -> dict[str, Any]:
+        if workspace_limit is not None and workspace_limit < 0:
+            raise InvalidValue(
+                f"build(): workspace_limit is a number of bytes, not {workspace_limit}"
+            )
+        return {
+            "device": _core.Device(device),
+            "policy": policy,
+            "workspace_limit": workspace_limit,
+            "precision": precision,
+            "tf32": tf32,
+        }
 
     def to_json(self) -> str:
         """Return the graph as JSON, with its version."""

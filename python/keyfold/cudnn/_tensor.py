@@ -65,7 +65,8 @@ class GraphTensor:
     @property
     def value(self) -> float | int | None:
         """The number that belongs to the graph, of a scalar."""
-        return self._read()[6]
+        value: float | int | None = self._read()[6]
+        return value
 
     def set_output(self, is_output: bool = True) -> GraphTensor:
         """Say whether it is a result of the graph: it has memory, and a plan returns it."""

@@ -1,3 +1,5 @@
-//! Graphs of cuDNN for `keyfold.cudnn`.
+//! Graphs of cuDNN for `keyfold.cudnn`: building them, plans, the plan cache.
 
+pub(crate) mod cache;
 pub(crate) mod graph;
+pub(crate) mod plan;

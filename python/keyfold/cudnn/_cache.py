@@ -1,0 +1,164 @@
+"""The process's cache of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from keyfold import _core
+from keyfold._errors import BindingError
+
+if TYPE_CHECKING:
+    from keyfold.cudnn._graph import Graph, Progress
+    from keyfold.cudnn._tensor import GraphTensor
+
+__all__ = ["PlanCache", "PlanCacheStats", "plan_cache"]
+
+
+class PlanCacheStats:
+    """The numbers of the cache. It prints as a table.
+
+    Attributes:
+        hits: how often a plan was there.
+        misses: how often one was built.
+        waits: how often a thread waited for another one's build.
+        failures: how many builds failed or were cancelled.
+        evictions: how many plans went because of the bounds.
+        build_seconds: the time of all builds.
+        bytes: what the plans take.
+        capacity: the most plans.
+        capacity_bytes: the most bytes of them.
+        by_operation: these counters by the graphs' main operation.
+        entries: a dict for each plan, the one used last first: `operation`, `data_type`,
+            `signature`, `device`, `engine`, `workspace_bytes`, `bytes`, `build_seconds`, `hits`,
+            `is_marker`.
+    """
+
+    hits: int
+    misses: int
+    waits: int
+    failures: int
+    evictions: int
+    build_seconds: float
+    bytes: int
+    capacity: int
+    capacity_bytes: int
+    by_operation: dict[str, dict[str, Any]]
+    entries: list[dict[str, Any]]
+
+    def __init__(self, text: str, data: dict[str, Any]) -> None:
+        self._text = text
+        self.__dict__.update(data)
+
+    def __repr__(self) -> str:
+        return self._text.rstrip()
+
+    def _repr_html_(self) -> str:
+        """The table that notebooks show."""
+        from keyfold._show import _html
+
+        columns = ("operation", "data_type", "signature", "device", "engine", "workspace_bytes")
+        head = [*columns, "build", "hits"]
+        rows = [
+            [
+                *(str(entry[column]) for column in columns),
+                f"{entry['build_seconds'] * 1e3:.1f} ms",
+                str(entry["hits"]),
+            ]
+            for entry in self.entries
+        ]
+        title = _html.words(f"Plan cache: {len(rows)} of {self.capacity} plans")
+        lines = self._text.splitlines()[1:2]
+        return _html.page(title, _html.table(head, rows, right=(5, 6, 7)), _html.notes(lines))
+
+
+class PlanCache:
+    """The process's cache of plans, which `Graph.build` asks: `keyfold.cudnn.plan_cache`.
+
+    The least recently used plan goes first. Any thread may use it; one build is made of a graph
+    that several threads ask for.
+    """
+
+    def __len__(self) -> int:
+        return _core._cudnn_cache_size()[0]
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """The most plans, and the most bytes of them."""
+        _, entries, bytes_ = _core._cudnn_cache_size()
+        return entries, bytes_
+
+    def set_capacity(self, entries: int | None = None, bytes: int | None = None) -> None:
+        """Set the bounds, and forget the plans beyond them; None leaves one as it is.
+
+        Raises:
+            InvalidValue: a bound is 0.
+        """
+        now = self.capacity
+        _core._cudnn_cache_set_capacity(
+            now[0] if entries is None else entries, now[1] if bytes is None else bytes
+        )
+
+    def clear(self) -> None:
+        """Forget all plans. Those in use stay until they are dropped, and the counters go on."""
+        _core._cudnn_cache_clear()
+
+    def stats(self) -> PlanCacheStats:
+        """Return the counters, and what is there."""
+        return PlanCacheStats(*_core._cudnn_cache_stats())
+
+    def prepare(
+        self,
+        graph: Graph,
+        shapes: Iterable[Mapping[GraphTensor | int | str, Sequence[int]]],
+        *,
+        device: Any = "cpu",
+        policy: str = "first",
+        workspace_limit: int | None = None,
+        precision: str = "spec",
+        tf32: bool = False,
+        progress: Progress | None = None,
+    ) -> list[_core.Plan]:
+        """Build plans ahead, for each of several sizes.
+
+        Args:
+            graph: the graph.
+            shapes: for each plan, the sizes of tensors by tensor, uid or name; those of the other
+                tensors follow, or stay.
+            device: as for `Graph.build`, as are the arguments behind it.
+            policy: how a plan is chosen.
+            workspace_limit: the most scratch memory of a run.
+            precision: what the reference executor computes in.
+            tf32: whether float32 may be multiplied as TF32.
+            progress: called with the number of shapes done, of all, and what is done next.
+
+        Returns:
+            The plans, in order.
+
+        Raises:
+            ShapeError: operations don't take the sizes.
+            InvalidValue: the graph isn't valid, or has no such tensor.
+        """
+        listed = [
+            [(_number(graph, key), [int(n) for n in dim]) for key, dim in sizes.items()]
+            for sizes in shapes
+        ]
+        options = graph._options(device, policy, workspace_limit, precision, tf32)
+        return _core._cudnn_prepare(graph._native, graph._keys(), listed, options, progress)
+
+    def __repr__(self) -> str:
+        return f"PlanCache({len(self)} of {self.capacity[0]} plans)"
+
+
+def _number(graph: Graph, key: Any) -> int:
+    if isinstance(key, str | int):
+        return graph[key].uid
+    if getattr(key, "_graph", None) is not graph:
+        raise BindingError(
+            f"prepare(): shapes has sizes of the graph's tensors, and of {key!r}, which is none"
+        )
+    uid: int = key.uid
+    return uid
+
+
+plan_cache = PlanCache()
