@@ -138,6 +138,14 @@ class PlanCache:
         Raises:
             ShapeError: operations don't take the sizes.
             InvalidValue: the graph isn't valid, or has no such tensor.
+
+        Example:
+            >>> g = kf.cudnn.Graph(io_data_type="float32")
+            >>> x = g.tensor(dim=[1, 3], name="x")
+            >>> y = g.exp(x).set_output(True)
+            >>> plans = kf.cudnn.plan_cache.prepare(g, shapes=[{x: [n, 3]} for n in (2, 4)])
+            >>> plans[1]({x: kf.zeros((4, 3), dtype="float32")})[y].shape
+            (4, 3)
         """
         listed = [
             [(_number(graph, key), [int(n) for n in dim]) for key, dim in sizes.items()]

@@ -39,6 +39,9 @@ class Graph(PointwiseOperations, Operations, Attention):
         >>> y = g.relu(x).set_output(True).set_name("y")
         >>> y.dim
         [2, 3]
+        >>> plan = g.build(device="cpu")
+        >>> plan({x: kf.ones((2, 3), dtype="float32")})[y].tolist()
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
 
     def __init__(
@@ -82,6 +85,11 @@ class Graph(PointwiseOperations, Operations, Attention):
             ShapeError: the strides aren't as many as the sizes.
             InvalidValue: another tensor has the number.
             DTypeError: graphs have no such data type.
+
+        Example:
+            >>> g = kf.cudnn.Graph()
+            >>> g.tensor(dim=[2, 3, 4, 5], stride=[60, 1, 15, 3], data_type="float16", name="x")
+            GraphTensor('x', float16, dim=[2, 3, 4, 5], stride=[60, 1, 15, 3])
         """
         made = self._native.tensor(
             [int(size) for size in dim],
