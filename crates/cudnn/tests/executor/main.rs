@@ -2,6 +2,9 @@
 //! computes later and hides its memory.
 
 mod elements;
+mod layers;
+mod pools;
+mod products;
 mod space;
 
 use std::sync::{Arc, OnceLock};
