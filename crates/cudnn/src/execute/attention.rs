@@ -10,14 +10,15 @@ use super::program::dtype_of;
 use super::reduction::log_sum_exp;
 use crate::{Alignment, Attention, Port};
 
-/// The masked scores, `-inf` where a query doesn't see a key, and what they are made of.
-struct Scores {
+/// What an attention reads.
+struct Inputs {
     q: Tensor,
     /// Keys and values for each head of `q`.
     k: Tensor,
     v: Tensor,
+    bias: Option<Tensor>,
+    lengths: Option<[Tensor; 2]>,
     scale: f64,
-    scores: Tensor,
 }
 
 /// Returns a tensor with a head for each of `q`'s: each head of keys serves several in a row.
@@ -43,62 +44,123 @@ fn gathered(calls: &Calls, x: &Tensor, heads: i64) -> Result<Tensor> {
     calls.reshape(&sum, &[shape[0], heads, shape[2], shape[3]])
 }
 
-fn scores(node: &Node<'_>, attention: &Attention) -> Result<Scores> {
+fn inputs(node: &Node<'_>) -> Result<Inputs> {
     let calls = node.calls();
     let q = node.read(Port::Q)?;
     let heads = q.shape()[1];
-    let k = repeated(calls, &node.read(Port::K)?, heads)?;
-    let v = repeated(calls, &node.read(Port::V)?, heads)?;
-    let scale = node.number(Port::AttnScale)?.unwrap_or(1.0);
+    let length = |port: Port| node.find_as(port, DType::I64);
+    Ok(Inputs {
+        k: repeated(calls, &node.read(Port::K)?, heads)?,
+        v: repeated(calls, &node.read(Port::V)?, heads)?,
+        bias: node.find(Port::Bias)?,
+        lengths: length(Port::SeqLenQ)?.zip(length(Port::SeqLenKv)?).map(|(q, kv)| [q, kv]),
+        scale: node.number(Port::AttnScale)?.unwrap_or(1.0),
+        q,
+    })
+}
+
+/// Evaluates an expression of `x` where a query sees a key, and another elsewhere. Queries are the rows of `x`,
+/// keys its columns; `x` is returned as it is where each query sees all.
+fn where_seen(
+    calls: &Calls,
+    attention: &Attention,
+    inputs: &Inputs,
+    x: &Tensor,
+    (seen, unseen): (&str, &str),
+) -> Result<Option<Tensor>> {
+    let (mut conditions, mut tensors, mut header) = (Vec::new(), vec![x], "x".to_string());
+    if let Some(lengths) = &inputs.lengths {
+        header.push_str(", rows, keys");
+        tensors.extend(lengths);
+        conditions.push("index(1) < rows and index(0) < keys");
+    }
+    let mut numbers = Vec::new();
+    let bounds = [
+        ("left", attention.left_bound, "index(0) >= diagonal - left"),
+        ("right", attention.right_bound, "index(0) <= diagonal + right"),
+    ];
+    for (name, bound, condition) in bounds {
+        if let Some(bound) = bound {
+            numbers.push((name, bound));
+            conditions.push(condition);
+        }
+    }
+    if conditions.is_empty() {
+        return Ok(None);
+    }
+    let diagonal = match (attention.alignment, &inputs.lengths) {
+        _ if numbers.is_empty() => "",
+        (Alignment::TopLeft, _) => "diagonal = index(1); ",
+        (Alignment::BottomRight, Some(_)) => "diagonal = index(1) + keys - rows; ",
+        (Alignment::BottomRight, None) => {
+            numbers.push(("apart", inputs.k.shape()[2] as i64 - inputs.q.shape()[2] as i64));
+            "diagonal = index(1) + apart; "
+        }
+    };
+    if !numbers.is_empty() {
+        let names: Vec<&str> = numbers.iter().map(|number| number.0).collect();
+        header = format!("{header}; {}", names.join(", "));
+    }
+    let condition = conditions.join(" and ");
+    let text = format!("{header}: {diagonal}where({condition}, {seen}, {unseen})");
+    let numbers: Vec<Scalar> = numbers.iter().map(|number| Scalar::Int(number.1)).collect();
+    calls.map(&text, &tensors, &numbers).map(Some)
+}
+
+/// Returns the masked scores, `-inf` where a query doesn't see a key.
+fn scores(node: &Node<'_>, attention: &Attention, inputs: &Inputs) -> Result<Tensor> {
+    let calls = node.calls();
     let number = |port: Port| Ok::<f64, Error>(node.number(port)?.unwrap_or(1.0));
-    let factor = scale * number(Port::DescaleQ)? * number(Port::DescaleK)?;
-    let products = calls.matmul(&q, &k.transpose(2, 3)?)?;
+    let factor = inputs.scale * number(Port::DescaleQ)? * number(Port::DescaleK)?;
+    let products = calls.matmul(&inputs.q, &inputs.k.transpose(2, 3)?)?;
     let factors = [Scalar::Float(factor)];
-    let mut scores = match node.find(Port::Bias)? {
-        Some(bias) => calls.map("s, b; f: s * f + b", &[&products, &bias], &factors)?,
+    let scores = match &inputs.bias {
+        Some(bias) => calls.map("s, b; f: s * f + b", &[&products, bias], &factors)?,
         None if factor == 1.0 => products,
         None => calls.map("s; f: s * f", &[&products], &factors)?,
     };
-    let lengths =
-        match (node.find_as(Port::SeqLenQ, DType::I64)?, node.find_as(Port::SeqLenKv, DType::I64)?)
-        {
-            (Some(rows), Some(keys)) => Some([rows, keys]),
-            _ => None,
-        };
-    let (mut conditions, mut inputs) = (Vec::new(), vec![&scores]);
-    let mut header = "s".to_string();
-    if let Some(lengths) = &lengths {
-        header.push_str(", rows, keys");
-        inputs.extend(lengths);
-        conditions.push("index(1) < rows and index(0) < keys");
+    let masked = where_seen(calls, attention, inputs, &scores, ("x", "-inf"))?;
+    Ok(masked.unwrap_or(scores))
+}
+
+/// Returns the mask that the operator of attention takes: of bools, or what is added to the scores.
+fn mask(node: &Node<'_>, attention: &Attention, inputs: &Inputs) -> Result<(Option<Tensor>, bool)> {
+    let bounds = (attention.left_bound, attention.right_bound, attention.alignment);
+    if inputs.bias.is_none()
+        && inputs.lengths.is_none()
+        && bounds == (None, Some(0), Alignment::TopLeft)
+    {
+        return Ok((None, true));
     }
-    let mut numbers = vec![("n", k.shape()[2] as i64), ("m", q.shape()[2] as i64)];
-    let (left, right) = (attention.left_bound, attention.right_bound);
-    if let Some(left) = left {
-        numbers.push(("left", left));
-        conditions.push("index(0) >= diagonal - left");
-    }
-    if let Some(right) = right {
-        numbers.push(("right", right));
-        conditions.push("index(0) <= diagonal + right");
-    }
-    if !conditions.is_empty() {
-        let diagonal = match (attention.alignment, &lengths) {
-            _ if left.is_none() && right.is_none() => "",
-            (Alignment::TopLeft, _) => "diagonal = index(1); ",
-            (Alignment::BottomRight, None) => "diagonal = index(1) + n - m; ",
-            (Alignment::BottomRight, Some(_)) => "diagonal = index(1) + keys - rows; ",
-        };
-        let names: Vec<&str> = numbers.iter().map(|number| number.0).collect();
-        let text = format!(
-            "{header}; {}: {diagonal}where({}, s, -inf)",
-            names.join(", "),
-            conditions.join(" and ")
-        );
-        let numbers: Vec<Scalar> = numbers.iter().map(|number| Scalar::Int(number.1)).collect();
-        scores = calls.map(&text, &inputs, &numbers)?;
-    }
-    Ok(Scores { q, k, v, scale, scores })
+    let calls = node.calls();
+    let (rows, keys) = (inputs.q.shape()[2] as i64, inputs.k.shape()[2] as i64);
+    let zeros = calls.full(&[1, 1, rows, keys], 0.0, node.dtype)?;
+    let mask = match &inputs.bias {
+        None => where_seen(calls, attention, inputs, &zeros, ("x == 0", "False"))?,
+        Some(bias) => {
+            let whole = calls.map("b, z: b + z", &[bias, &zeros], &[])?;
+            let masked = where_seen(calls, attention, inputs, &whole, ("x", "-inf"))?;
+            Some(masked.unwrap_or(whole))
+        }
+    };
+    Ok((mask, false))
+}
+
+/// Returns whether the operator of attention computes it: without dropout, and in floats of one width.
+fn is_plain(node: &Node<'_>, attention: &Attention) -> bool {
+    let scales = [
+        Port::DescaleQ,
+        Port::DescaleK,
+        Port::DescaleV,
+        Port::DescaleS,
+        Port::ScaleS,
+        Port::ScaleO,
+    ];
+    let is_f8 = node.input_spec(Port::Q).is_some_and(|spec| dtype_of(spec).is_f8());
+    attention.dropout.is_none_or(|p| p.0 == 0.0)
+        && !is_f8
+        && scales.iter().all(|&port| node.op.input(port).is_none())
+        && ![Port::AmaxS, Port::AmaxO, Port::Dbias].iter().any(|&port| node.wants(port))
 }
 
 /// Returns the weights of keys, given the logarithms of sums of exponentials; 0 where there are none.
@@ -131,8 +193,21 @@ fn dropped(node: &Node<'_>, attention: &Attention, weights: &Tensor) -> Result<T
 }
 
 pub(super) fn forward(node: &Node<'_>, attention: &Attention) -> Result<Results> {
-    let calls = node.calls();
-    let Scores { v, scores, .. } = scores(node, attention)?;
+    let (calls, inputs) = (node.calls(), inputs(node)?);
+    if is_plain(node, attention) {
+        let (mask, is_causal) = mask(node, attention, &inputs)?;
+        let args = [
+            (&inputs.q).into(),
+            (&inputs.k).into(),
+            (&inputs.v).into(),
+            mask.as_ref().map_or(ValueRef::None, ValueRef::Tensor),
+            is_causal.into(),
+            inputs.scale.into(),
+        ];
+        let results = calls.several("keyfold::attention", &args)?.into_iter().flatten();
+        return Ok([Port::O, Port::Stats].into_iter().zip(results).collect());
+    }
+    let scores = scores(node, attention, &inputs)?;
     let stats = log_sum_exp(calls, &scores)?;
     let weights = weights(calls, &scores, &stats)?;
     let mut results = Vec::new();
@@ -155,7 +230,7 @@ pub(super) fn forward(node: &Node<'_>, attention: &Attention) -> Result<Results>
         let bytes = converted(calls, &kept, dtype, DType::U8)?;
         kept = node.program.decoded(&bytes, dtype, node.dtype)?;
     }
-    let mut o = calls.matmul(&kept, &v)?;
+    let mut o = calls.matmul(&kept, &inputs.v)?;
     let factor = number(Port::DescaleS)? * number(Port::DescaleV)?;
     if factor != 1.0 {
         o = calls.map("o; f: o * f", &[&o], &[Scalar::Float(factor)])?;
@@ -175,9 +250,35 @@ pub(super) fn forward(node: &Node<'_>, attention: &Attention) -> Result<Results>
 }
 
 pub(super) fn backward(node: &Node<'_>, attention: &Attention) -> Result<Results> {
-    let calls = node.calls();
-    let Scores { q, k, v, scale, scores } = scores(node, attention)?;
-    let (o, dout, stats) = (node.read(Port::O)?, node.read(Port::Do)?, node.read(Port::Stats)?);
+    let (calls, inputs) = (node.calls(), inputs(node)?);
+    let (o, dout) = (node.read(Port::O)?, node.read(Port::Do)?);
+    let heads = |port: Port| node.output_dims(port).map(|dims| dims[1]);
+    if is_plain(node, attention) {
+        let (mask, is_causal) = mask(node, attention, &inputs)?;
+        let wide = if node.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let shape = sizes(&o);
+        let stats = calls.reshape(&node.read_as(Port::Stats, wide)?, &shape[..3])?;
+        let results = [(&o).into(), (&stats).into()];
+        let args = [
+            (&dout).into(),
+            (&inputs.q).into(),
+            (&inputs.k).into(),
+            (&inputs.v).into(),
+            mask.as_ref().map_or(ValueRef::None, ValueRef::Tensor),
+            ValueRef::Refs(&results),
+            is_causal.into(),
+            inputs.scale.into(),
+        ];
+        let gradients = calls.several("keyfold::attention_backward", &args)?.into_iter().flatten();
+        let ports = [Port::Dq, Port::Dk, Port::Dv].into_iter();
+        let summed = |(port, gradient): (Port, Tensor)| {
+            Ok((port, gathered(calls, &gradient, heads(port)?)?))
+        };
+        return ports.zip(gradients).map(summed).collect();
+    }
+    let scores = scores(node, attention, &inputs)?;
+    let Inputs { q, k, v, scale, .. } = inputs;
+    let stats = node.read(Port::Stats)?;
     let weights = weights(calls, &scores, &stats)?;
     let kept = dropped(node, attention, &weights)?;
     let dv = calls.matmul(&kept.transpose(2, 3)?, &dout)?;
@@ -196,7 +297,6 @@ pub(super) fn backward(node: &Node<'_>, attention: &Attention) -> Result<Results
         1.0 => dscores,
         scale => calls.map("s; f: s * f", &[&dscores], &[Scalar::Float(scale)])?,
     };
-    let heads = |port: Port| node.output_dims(port).map(|dims| dims[1]);
     let dk = calls.matmul(&scaled.transpose(2, 3)?, &q)?;
     results.extend([
         (Port::Dq, calls.matmul(&scaled, &k)?),

@@ -271,7 +271,7 @@ fn attentions() -> Vec<Sdpa> {
 }
 
 /// Adds the inputs that the forward and the gradients share, and their numbers.
-fn shared(g: &mut Graph, case: &Sdpa) -> (Vec<(Port, Uid)>, Vec<(Uid, Vec<f64>)>) {
+fn shared(g: &mut Graph, case: &Sdpa) -> (Vec<(Port, Uid)>, Given) {
     let heads = (H / case.groups) as i64;
     let (b, h, rows, keys, d) = (B as i64, H as i64, ROWS as i64, KEYS as i64, D as i64);
     let mut list: Vec<(Port, Vec<i64>, Vec<f64>)> = vec![

@@ -19,6 +19,9 @@ use keyfold::cudnn::{
 use keyfold::{Device, DeviceType, Result, Tensor, ValueRef, dispatcher};
 use keyfold_core::{DType, Shape, Strides};
 
+/// The elements of tensors by their numbers.
+type Given = Vec<(Uid, Vec<f64>)>;
+
 /// A device of the delayed kind, which stays for the whole process.
 fn toy() -> Device {
     static TOY: OnceLock<Device> = OnceLock::new();
@@ -27,8 +30,8 @@ fn toy() -> Device {
         let kind = DeviceType::register("toy").unwrap();
         let memory = DelayedMemory::new(kind, 1, 2);
         let backend = Delayed::over(Arc::new(HostBackend), memory.clone());
-        let registration = register(kind, Arc::new(backend) as Arc<dyn GpuBackend>).unwrap();
-        std::mem::forget(registration);
+        // The registration has no end but a call.
+        register(kind, Arc::new(backend) as Arc<dyn GpuBackend>).unwrap();
         memory.device(0)
     })
 }
