@@ -1,5 +1,6 @@
 #!/bin/sh
-# Fuzzes what reads untrusted input: schema text, expressions, DLPack structs, TVM FFI values.
+# Fuzzes what reads untrusted input: schema text, expressions, cuDNN graphs, DLPack structs, TVM FFI
+# values.
 #
 #   scripts/fuzz.sh [TARGET...]            each for FUZZ_SECONDS (60), or for FUZZ_RUNS inputs
 #   scripts/fuzz.sh replay TARGET FILE...  what an input does
@@ -15,7 +16,7 @@ find_cargo
 find_cc
 cd "$ROOT"
 
-all='schema schema_long expression dlpack tvm_values'
+all='schema schema_long expression graph dlpack tvm_values'
 host=$(rustc -vV | sed -n 's/^host: //p')
 work=$TARGET/fuzz
 
@@ -57,6 +58,8 @@ fuzz() {
     case $target in
     schema*) set -- "-dict=fuzz/dictionaries/schema.dict" "$@" ;;
     expression) set -- "-dict=fuzz/dictionaries/expression.dict" "$@" ;;
+    # A graph of one operation has half a thousand bytes.
+    graph) set -- "-dict=fuzz/dictionaries/graph.dict" -max_len=1024 "$@" ;;
     esac
     log=$work/$target.log
     step "fuzzing $target"

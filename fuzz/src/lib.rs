@@ -7,6 +7,7 @@
 pub mod dice;
 pub mod dlpack;
 pub mod expression;
+pub mod graph;
 pub mod schema;
 pub mod text;
 pub mod tvm;

@@ -380,7 +380,7 @@ impl Graph {
             let uids: Vec<Uid> = op.outputs.iter().map(|entry| entry.1).collect();
             for (uid, (_, inferred)) in uids.into_iter().zip(inferred) {
                 let place = self.spec.tensors.iter().position(|tensor| tensor.uid == uid);
-                let place = place.expect("results of operations are tensors of the graph");
+                let place = place.ok_or_else(|| self.unknown(uid))?;
                 let (tensor, auto) = (&mut self.spec.tensors[place], &mut self.auto[place]);
                 if auto.dims {
                     tensor.dims = inferred.dims;
