@@ -70,8 +70,4 @@ if [ "$plain" = yes ]; then
     # Not its tests of fork: ThreadSanitizer ends a child that starts threads.
     step "$kind sanitizer: the pools"
     sanitized -p keyfold-kit --lib --test pool
-    if [ "$kind" = thread ]; then
-        step "thread sanitizer: the cache of cuDNN plans"
-        sanitized -p keyfold-cudnn --test plan_cache
-    fi
 fi

@@ -51,6 +51,8 @@ enum Outcome<V> {
 /// A build that has begun.
 struct Flight<V> {
     owner: ThreadId,
+    /// The process of the owner: a child of fork has none of its parent's threads.
+    process: u32,
     outcome: Mutex<Option<Outcome<V>>>,
     ended: Condvar,
 }
@@ -116,9 +118,11 @@ impl<V: Kept, S: BuildHasher> Shelf<V, S> {
             if let Some(value) = state.lru.get(key).filter(|value| !value.is_marker()) {
                 return Ok((value.clone(), Way::Hit));
             }
+            let process = std::process::id();
+            state.forget_before_fork(process);
             let flight = state.flights.iter().find(|flight| flight.0[..] == *key);
             let Some(flight) = flight.map(|flight| Arc::clone(&flight.1)) else {
-                let pending = Pending::begin(self, state, Key::from(key), me);
+                let pending = Pending::begin(self, state, Key::from(key), me, process);
                 return pending.run(build, dropped).map(|value| (value, Way::Built));
             };
             if state.waits_for(me, &flight) {
@@ -162,6 +166,14 @@ impl<V: Kept, S: BuildHasher> Shelf<V, S> {
 }
 
 impl<V, S> State<V, S> {
+    /// Forgets builds of a parent process, which never end in this one.
+    fn forget_before_fork(&mut self, process: u32) {
+        if self.flights.iter().any(|flight| flight.1.process != process) {
+            self.flights.retain(|flight| flight.1.process == process);
+            self.waiting.retain(|entry| entry.1.process == process);
+        }
+    }
+
     /// Returns whether a build waits for a thread, by itself or by way of others.
     fn waits_for(&self, thread: ThreadId, flight: &Arc<Flight<V>>) -> bool {
         let mut owner = flight.owner;
@@ -191,17 +203,18 @@ impl<'a, V: Kept, S: BuildHasher> Pending<'a, V, S> {
         mut state: MutexGuard<'_, State<V, S>>,
         key: Key,
         owner: ThreadId,
+        process: u32,
     ) -> Self {
-        let flight = Flight { owner, outcome: Mutex::new(None), ended: Condvar::new() };
-        let flight = Arc::new(flight);
+        let (outcome, ended) = (Mutex::new(None), Condvar::new());
+        let flight = Arc::new(Flight { owner, process, outcome, ended });
         state.flights.push((Arc::clone(&key), Arc::clone(&flight)));
         Pending { shelf, key, flight, ended: false }
     }
 
-    /// Begins a build that may be dropped.
-    #[cfg(all(test, loom))]
-    pub(super) fn of(shelf: &'a Shelf<V, S>, key: Key, owner: ThreadId) -> Self {
-        Pending::begin(shelf, lock(&shelf.state), key, owner)
+    /// Begins a build that may be dropped, in a process.
+    #[cfg(test)]
+    pub(super) fn of(shelf: &'a Shelf<V, S>, key: Key, process: u32) -> Self {
+        Pending::begin(shelf, lock(&shelf.state), key, current(), process)
     }
 
     fn run(
@@ -254,5 +267,28 @@ impl<V: Kept, S: BuildHasher> Drop for Pending<'_, V, S> {
             let message = "another thread's build of this plan panicked".to_string();
             self.end(Outcome::Failed(ErrorKind::KernelPanic, message));
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::lru::ByteHash;
+    use super::*;
+
+    impl Kept for u8 {
+        fn bytes(&self) -> u64 {
+            1
+        }
+    }
+
+    #[test]
+    fn a_child_of_fork_builds_what_its_parent_was_building() {
+        let shelf = Shelf::new(4, 100, ByteHash::default());
+        let of_parent = Pending::of(&shelf, Key::from(*b"a"), u32::MAX);
+        let built = shelf.get_or_build(b"a", &|| Ok(()), || Ok(7_u8), |_| ()).unwrap();
+        assert_eq!(built, (7, Way::Built));
+        // The parent's own end changes nothing here.
+        drop(of_parent);
+        assert_eq!(shelf.get(b"a"), Some(7));
     }
 }

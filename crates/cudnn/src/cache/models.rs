@@ -10,7 +10,6 @@ use keyfold_core::{Error, ErrorKind, Result};
 
 use super::flight::{Failure, Pending, Shelf, Way};
 use super::lru::{ByteHash, Dropped, Kept, Key};
-use super::sync::current;
 
 impl Kept for u32 {
     fn bytes(&self) -> u64 {
@@ -108,7 +107,7 @@ fn a_build_that_is_dropped_wakes_who_waits() {
         let got = at_once(0..2, move |number| {
             if number == 0 {
                 // As a panic does.
-                drop(Pending::of(&of_threads, Key::from(A), current()));
+                drop(Pending::of(&of_threads, Key::from(A), std::process::id()));
                 return None;
             }
             Some(ask(&of_threads, A, || Ok(7)).map_err(|error| error.kind()))
