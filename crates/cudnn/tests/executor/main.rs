@@ -5,6 +5,7 @@ mod elements;
 mod layers;
 mod pools;
 mod products;
+mod runs;
 mod space;
 
 use std::sync::{Arc, OnceLock};
