@@ -201,6 +201,16 @@ fn refusals_name_what_is_wrong_and_change_nothing() {
 }
 
 #[test]
+fn a_graph_with_a_result_that_is_none_of_its_tensors_refuses_other_sizes() {
+    let mut spec = sample("select");
+    spec.operations[0].outputs[0].1 = 99;
+    let mut g = Graph::from_spec(spec.clone());
+    let error = g.set_dims(spec.tensors[0].uid, &[4, 6, 8]).unwrap_err();
+    assert!(error.message().contains("uid 99"), "{error}");
+    assert_eq!(*g.spec(), spec);
+}
+
+#[test]
 fn numbers_of_tensors_are_free_ones() {
     let mut g = graph("uids");
     let last = TensorSpec { uid: i64::MAX, ..TensorSpec::untyped(&[2], Layout::Packed).unwrap() };

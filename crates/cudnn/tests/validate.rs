@@ -497,6 +497,15 @@ const NETWORKS: &[Rule] = &[
     ("batchnorm", |g| norm(g).groups = Some(1), Value, &["batchnorm has no groups", "got 1"]),
     ("batchnorm", |g| tensor(g, "mean").dtype = Some(DataType::BF16), DType, &["mean", "f32, f64"]),
     ("batchnorm_inference", |g| dims(g, "mean", &[1, 1, 1, 1]), Shape, &["mean", "[1, 3, 1, 1]"]),
+    (
+        "layernorm",
+        |g| {
+            let epsilon = g.tensors.iter_mut().find(|tensor| tensor.by_value).unwrap();
+            epsilon.scalar = Some(Number::Float(-1e-5));
+        },
+        Value,
+        &["epsilon", "-1e-5", "0 or more"],
+    ),
     ("layernorm", |g| dims(g, "scale", &[1, 1, 3]), Shape, &["scale", "doesn't fit", "[2, 3, 4]"]),
     ("layernorm", |g| dims(g, "scale", &[4]), Shape, &["scale", "1 dimensions", "needs 3"]),
     ("layernorm", |g| norm(g).mode = NormMode::AdaLayerNorm, Shape, &["scale", "begin with 2"]),

@@ -2,7 +2,7 @@
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-use crate::{DataType, Number};
+use crate::{DataType, Number, Port, TensorSpec};
 
 /// Returns the least and the greatest number of a dtype that isn't 64 bits wide.
 fn range(dtype: DataType) -> Option<(f64, f64)> {
@@ -50,4 +50,21 @@ pub(super) fn check(number: Number, dtype: DataType) -> Result<()> {
         None => whole.to_string(),
     };
     Err(Error::new(ErrorKind::Value, format!("its scalar {given} is no {dtype}, which has {has}")))
+}
+
+/// Proves that an epsilon that belongs to the graph can be added to a variance.
+pub(super) fn check_epsilon(inputs: &[(Port, &TensorSpec)]) -> Result<()> {
+    let epsilon = inputs.iter().find(|entry| entry.0 == Port::Epsilon);
+    let Some((tensor, number)) = epsilon.and_then(|(_, tensor)| Some((tensor, tensor.scalar?)))
+    else {
+        return Ok(());
+    };
+    let x = number.as_f64();
+    if x >= 0.0 && x.is_finite() {
+        return Ok(());
+    }
+    let label = tensor.label();
+    let message =
+        format!("its epsilon (tensor {label}) is {x:?}: it must be 0 or more, and finite");
+    Err(Error::new(ErrorKind::Value, message))
 }
