@@ -110,9 +110,7 @@ fn digest(graph: &GraphSpec, policy: &Policy, profile: &str) -> u64 {
 }
 
 fn json(graph: &GraphSpec, policy: &Policy, profile: &str) -> String {
-    let graph = serde_json::to_string(graph).expect("a graph is JSON");
-    let policy = serde_json::to_string(policy).expect("a policy is JSON");
-    format!("{graph} {policy} {profile}")
+    serde_json::to_string(&(graph, policy, profile)).expect("all of it is JSON")
 }
 
 /// Returns the cases of keys and hits for graphs of these sizes, the naive design's before keyfold's.
