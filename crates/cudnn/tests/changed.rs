@@ -96,6 +96,7 @@ fn samples_run_or_are_refused_by_name() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "a test's counts, shown with --nocapture")]
 fn changed_graphs_that_are_valid_run_or_are_refused_by_name() {
     keyfold::init();
     let count = std::env::var("KEYFOLD_GRAPHS").ok().and_then(|text| text.parse().ok());
