@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the loom models of the dispatch crate, src/reclaim/tests/loom.rs (the protocol as it is, and
-# without each of its steps, where loom must object), and of the plan cache, crates/cudnn/src/cache/models.rs.
-# LOOM_MAX_PREEMPTIONS (3 here) bounds the search; what follows on the command line goes to the test
-# programs.
+# without each of its steps, where loom must object), and of the plan cache,
+# crates/cudnn/src/cache/models.rs. LOOM_MAX_PREEMPTIONS (3 here) bounds the search; what follows on
+# the command line goes to the test programs.
 #
 # They have a target folder of their own, since --cfg loom would rebuild everything in the shared
 # one, and no link-time optimisation, since nobody times them.

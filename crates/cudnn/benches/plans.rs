@@ -1,5 +1,5 @@
-//! Criterion benchmarks of the cases in `subject`, to compare versions (`--save-baseline`, `--baseline`).
-//! `ratios` prints the table of ratios.
+//! Criterion benchmarks of the cases in `subject`, to compare versions (`--save-baseline`,
+//! `--baseline`). `ratios` prints the table of ratios.
 
 mod subject;
 

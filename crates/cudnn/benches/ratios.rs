@@ -1,7 +1,8 @@
-//! Times keys of graphs, hits of the cache and prepared runs beside the naive design, in one run, and prints a
-//! table with the project's limits.
+//! Times keys of graphs, hits of the cache and prepared runs beside the naive design, in one run,
+//! and prints a table with the project's limits.
 //!
-//! Machines are noisy, so the cases alternate in many short rounds. The result of a case is the median.
+//! Machines are noisy, so the cases alternate in many short rounds. The result of a case is the
+//! median.
 //!
 //!   cargo bench -p keyfold-cudnn --bench ratios
 

@@ -68,7 +68,8 @@ fn an_ambiguous_order_may_miss_and_never_hits_another_graph() {
     let (six, three) = (keys(&[6]), keys(&[3, 3]));
     assert_eq!((six.len(), three.len()), (1, 1));
     assert!(six.is_disjoint(&three));
-    // An input of the longer circle can't be exchanged for one of a shorter: which of them is first is ambiguous.
+    // An input of the longer circle can't be exchanged for one of a shorter: which of them is first
+    // is ambiguous.
     let both = keys(&[6, 3, 3]);
     assert!((2..=3).contains(&both.len()), "{}", both.len());
     assert!(both.is_disjoint(&keys(&[6, 6])) && both.is_disjoint(&keys(&[3, 3, 3, 3])));
@@ -198,7 +199,8 @@ fn changes(value: &Value) -> Vec<Value> {
     }
 }
 
-/// Changes each value of a sample of each operation, one at a time, and returns the names of the fields.
+/// Changes each value of a sample of each operation, one at a time, and returns the names of the
+/// fields.
 fn change_each_field() -> BTreeSet<String> {
     let mut fields = BTreeSet::new();
     for operation in every_operation() {

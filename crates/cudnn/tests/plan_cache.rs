@@ -224,8 +224,8 @@ fn digests_that_collide_mix_no_plans() {
     assert_eq!(planner.builds(), 20);
 }
 
-/// Asks for one plan from all threads, whose build doesn't end before all others wait for it, and returns
-/// what each of them got.
+/// Asks for one plan from all threads, whose build doesn't end before all others wait for it, and
+/// returns what each of them got.
 fn all_at_once(
     work: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
 ) -> (Vec<thread::Result<Result<Prepared>>>, usize, PlanCache) {

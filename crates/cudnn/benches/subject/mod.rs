@@ -1,8 +1,8 @@
 //! What is measured: keys of graphs and hits of the cache, beside the naive design.
 //!
 //! The naive design is a hash map under a mutex. Its key is the graph's JSON, or a digest by the
-//! standard library's hasher; policy and device are part of both. It depends on the numbers of tensors,
-//! and the digest returns the wrong plan where two collide.
+//! standard library's hasher; policy and device are part of both. It depends on the numbers of
+//! tensors, and the digest returns the wrong plan where two collide.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -43,8 +43,8 @@ fn silent(_: Step<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns a graph of 1, 6, 12, 18... operations: a convolution, or blocks of convolution, bias, relu,
-/// convolution, bias and the sum with the block's input.
+/// Returns a graph of 1, 6, 12, 18... operations: a convolution, or blocks of convolution, bias,
+/// relu, convolution, bias and the sum with the block's input.
 pub(crate) fn graph(operations: usize) -> GraphSpec {
     if operations == 1 {
         return conv(8);
@@ -113,7 +113,8 @@ fn json(graph: &GraphSpec, policy: &Policy, profile: &str) -> String {
     serde_json::to_string(&(graph, policy, profile)).expect("all of it is JSON")
 }
 
-/// Returns the cases of keys and hits for graphs of these sizes, the naive design's before keyfold's.
+/// Returns the cases of keys and hits for graphs of these sizes, the naive design's before
+/// keyfold's.
 pub(crate) fn hits(sizes: &[usize]) -> Vec<Case> {
     let policy = Policy::default();
     let planner = Arc::new(Fake::new("toy, 1.0"));
@@ -151,7 +152,8 @@ pub(crate) fn hits(sizes: &[usize]) -> Vec<Case> {
     cases
 }
 
-/// Returns the cases of runs of a plan that does nothing: the plan alone, then a prepared graph, then hits.
+/// Returns the cases of runs of a plan that does nothing: the plan alone, then a prepared graph,
+/// then hits.
 pub(crate) fn runs() -> Vec<Case> {
     let planner = Arc::new(Fake::new("toy, 1.0"));
     let cache = PlanCache::new(256, 1 << 30).unwrap();

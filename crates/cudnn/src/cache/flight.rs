@@ -1,16 +1,16 @@
 //! The part of the cache that threads share: one lock around the map, and one build for each key.
 //!
-//! A build runs outside of the lock. Its key is noted as in flight, and whoever asks for the key meanwhile
-//! waits for that build. What it ends with decides what they do:
+//! A build runs outside of the lock. Its key is noted as in flight, and whoever asks for the key
+//! meanwhile waits for that build. What it ends with decides what they do:
 //!
 //! - a value: all take it;
 //! - an error: all fail with it, and nothing is kept: the next one who asks builds again;
-//! - an error because the builder's own caller cancelled: that wasn't the others' wish, so one of them
-//!   builds instead, and the rest waits for that one;
+//! - an error because the builder's own caller cancelled: that wasn't the others' wish, so one of
+//!   them builds instead, and the rest waits for that one;
 //! - a panic: all fail with an error that says so. A build by the next would only panic again.
 //!
-//! A build may ask for other keys. If threads that build would wait for each other in a circle, then the
-//! build of a plan asks for that plan, and is refused with an error.
+//! A build may ask for other keys. If threads that build would wait for each other in a circle,
+//! then the build of a plan asks for that plan, and is refused with an error.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError};
@@ -103,8 +103,8 @@ impl<V: Kept, S: BuildHasher> Shelf<V, S> {
 
     /// Returns the value of a key, or builds it, or waits for the thread that does.
     ///
-    /// `watch` is called now and then by a thread that waits, and ends the waiting with its error. `dropped`
-    /// is given what had to go for the new value.
+    /// `watch` is called now and then by a thread that waits, and ends the waiting with its error.
+    /// `dropped` is given what had to go for the new value.
     pub(super) fn get_or_build(
         &self,
         key: &[u8],

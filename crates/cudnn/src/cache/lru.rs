@@ -101,8 +101,8 @@ impl<V: Kept, S: BuildHasher> Lru<V, S> {
         self.slots[place].entry.as_ref().map(|entry| &entry.1)
     }
 
-    /// Keeps a value as the one used last, and returns what is kept no longer: the value that had the key,
-    /// those beyond the bounds, or the value itself where it is beyond them alone.
+    /// Keeps a value as the one used last, and returns what is kept no longer: the value that had
+    /// the key, those beyond the bounds, or the value itself where it is beyond them alone.
     ///
     /// The caller drops them when it holds no lock.
     pub(super) fn put(&mut self, key: Key, value: V) -> Dropped<V> {

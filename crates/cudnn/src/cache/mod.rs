@@ -37,16 +37,16 @@ const BYTES: u64 = 1 << 30;
 
 /// Plans by graph, policy and device, for all threads.
 ///
-/// An entry is found by the [canonical key](crate::CanonicalKey) of its graph together with the policy and
-/// the planner's [profile](Planner::profile), compared whole: graphs that differ in numbers, names and
-/// order only share a plan. What was used longest ago goes when there are too many entries, or
-/// they hold too many bytes; plans in use stay until nobody uses them. A plan that holds more than all
-/// bytes isn't kept.
+/// An entry is found by the [canonical key](crate::CanonicalKey) of its graph together with the
+/// policy and the planner's [profile](Planner::profile), compared whole: graphs that differ in
+/// numbers, names and order only share a plan. What was used longest ago goes when there are too
+/// many entries, or they hold too many bytes; plans in use stay until nobody uses them. A plan that
+/// holds more than all bytes isn't kept.
 ///
 /// However many threads ask for a plan that isn't there, one builds it and the others wait. A build
 /// that fails is kept nowhere, and those who wait fail with its error. If it was cancelled by the
-/// [`Progress`] of its caller, one of those who wait builds instead, since they asked for the plan and
-/// didn't cancel. Builds run without a lock, and may ask the cache for other plans.
+/// [`Progress`] of its caller, one of those who wait builds instead, since they asked for the plan
+/// and didn't cancel. Builds run without a lock, and may ask the cache for other plans.
 ///
 /// ```
 /// use keyfold_cudnn::{GraphSpec, PlanCache, Policy};
@@ -97,9 +97,9 @@ impl<S: BuildHasher> PlanCache<S> {
     /// `progress` watches the build, and the waiting for another thread's build.
     ///
     /// # Errors
-    /// Those of [`GraphSpec::validate`], the planner and `progress`; [`ErrorKind::Recursion`] where the
-    /// planner asks for the plan that it makes; [`ErrorKind::KernelPanic`] where another thread's build
-    /// of the plan panicked.
+    /// Those of [`GraphSpec::validate`], the planner and `progress`; [`ErrorKind::Recursion`] where
+    /// the planner asks for the plan that it makes; [`ErrorKind::KernelPanic`] where another
+    /// thread's build of the plan panicked.
     pub fn get_or_build(
         &self,
         graph: &GraphSpec,
@@ -167,8 +167,8 @@ impl<S: BuildHasher> PlanCache<S> {
         Some(record.plan.is_some().then(|| Prepared::new(record, graph, asked.uids)))
     }
 
-    /// Keeps a plan of a graph, or without one a marker: it says that the graph was prepared, and the plan is
-    /// built when it is asked for. An entry that was there goes.
+    /// Keeps a plan of a graph, or without one a marker: it says that the graph was prepared, and
+    /// the plan is built when it is asked for. An entry that was there goes.
     ///
     /// # Errors
     /// [`ErrorKind::Value`] where the plan is of another graph.
@@ -262,7 +262,8 @@ fn check_bounds(entries: usize, bytes: u64) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Value,
             format!(
-                "a plan cache of {entries} entries and {bytes} bytes keeps nothing: both are at least 1"
+                "a plan cache of {entries} entries and {bytes} bytes keeps nothing: both are at \
+                 least 1"
             ),
         ));
     }

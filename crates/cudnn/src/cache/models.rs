@@ -1,4 +1,5 @@
-//! Loom models of single flight: every interleaving of threads that ask for values (see `scripts/loom.sh`).
+//! Loom models of single flight: every interleaving of threads that ask for values (see
+//! `scripts/loom.sh`).
 //!
 //! Loom also reports threads that wait for ever.
 
@@ -129,7 +130,8 @@ fn builds_that_ask_for_each_other_end() {
             let inner = || ask(&of_threads, keys[1], || Ok(number)).map_err(Failure::Failed);
             ask(&of_threads, keys[0], || inner().map(|value| value.0))
         });
-        // Both begin, and one is refused; or one is first, and its inner build is the other's value.
+        // Both begin, and one is refused; or one is first, and its inner build is the other's
+        // value.
         let refused = got.iter().flat_map(|value| value.as_ref().err());
         assert!(refused.into_iter().all(|error| error.kind() == ErrorKind::Recursion));
     });

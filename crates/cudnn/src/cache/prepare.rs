@@ -13,14 +13,14 @@ use crate::{
 pub type ShapeClass = Vec<(Uid, Vec<i64>)>;
 
 impl<S: BuildHasher> PlanCache<S> {
-    /// Builds the plan of a graph for each of these shapes, so that no later call waits for one. See
-    /// [`GraphSpec::with_dims`] for what the shapes say.
+    /// Builds the plan of a graph for each of these shapes, so that no later call waits for one.
+    /// See [`GraphSpec::with_dims`] for what the shapes say.
     ///
     /// `progress` is told of each shape, as one step, and of what its build tells.
     ///
     /// # Errors
-    /// Those of [`GraphSpec::with_dims`] and [`PlanCache::get_or_build`], with the place in the list. Plans
-    /// of the shapes before it are kept.
+    /// Those of [`GraphSpec::with_dims`] and [`PlanCache::get_or_build`], with the place in the
+    /// list. Plans of the shapes before it are kept.
     pub fn prepare(
         &self,
         graph: &GraphSpec,
@@ -43,16 +43,17 @@ impl<S: BuildHasher> PlanCache<S> {
 }
 
 impl GraphSpec {
-    /// Returns the graph with other dimensions of some tensors, mostly its inputs, and of all tensors that
-    /// follow from them. Each keeps the order of its strides, packed.
+    /// Returns the graph with other dimensions of some tensors, mostly its inputs, and of all
+    /// tensors that follow from them. Each keeps the order of its strides, packed.
     ///
-    /// A dimension that operations leave free (of a reshape, a reduction, or the gradient of an input) follows
-    /// where it was that of the operation's input or the one that would be inferred, and else stays;
-    /// tensors that are in the list themselves are as it says.
+    /// A dimension that operations leave free (of a reshape, a reduction, or the gradient of an
+    /// input) follows where it was that of the operation's input or the one that would be inferred,
+    /// and else stays; tensors that are in the list themselves are as it says.
     ///
     /// # Errors
-    /// Those of [`GraphSpec::validate`]; [`ErrorKind::Value`] for a number that the graph has no tensor
-    /// of; [`ErrorKind::Shape`] for another number of dimensions, and where operations don't take the new ones.
+    /// Those of [`GraphSpec::validate`]; [`ErrorKind::Value`] for a number that the graph has no
+    /// tensor of; [`ErrorKind::Shape`] for another number of dimensions, and where operations don't
+    /// take the new ones.
     pub fn with_dims(&self, dims: &[(Uid, Vec<i64>)]) -> Result<GraphSpec> {
         let valid = self.clone().validate()?;
         let mut graph = self.clone();

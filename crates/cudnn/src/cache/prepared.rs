@@ -105,8 +105,8 @@ impl Record {
     }
 }
 
-/// Returns the tensors of a plan that a run is given: those with memory, and the numbers that are given by
-/// value, where an operation names them.
+/// Returns the tensors of a plan that a run is given: those with memory, and the numbers that are
+/// given by value, where an operation names them.
 fn members(graph: &GraphSpec, uids: &[Uid], plan: &Plan) -> Vec<Role> {
     let mut roles = Vec::new();
     for (tensor, spec) in graph.tensors.iter().enumerate() {
@@ -181,7 +181,8 @@ impl Prepared {
         &self.uids
     }
 
-    /// Returns the tensors that a run is given, in the order of the graph that the plan was built for.
+    /// Returns the tensors that a run is given, in the order of the graph that the plan was built
+    /// for.
     pub fn members(&self) -> impl ExactSizeIterator<Item = Member<'_>> {
         let tensors = &self.plan().graph.spec().tensors;
         self.record.members.iter().map(move |role| Member {
@@ -195,10 +196,11 @@ impl Prepared {
     /// [member](Prepared::members) once, in any order.
     ///
     /// # Errors
-    /// Before anything is written: [`ErrorKind::Value`] for a tensor that is missing, given twice, or that
-    /// the graph has none of, and for an output that overlaps another tensor; [`ErrorKind::DType`],
-    /// [`ErrorKind::Shape`], [`ErrorKind::Device`], [`ErrorKind::ReadOnly`] for one that isn't what the
-    /// graph says; [`ErrorKind::Memory`] for scratch memory that can't be had. Then the plan's.
+    /// Before anything is written: [`ErrorKind::Value`] for a tensor that is missing, given twice,
+    /// or that the graph has none of, and for an output that overlaps another tensor;
+    /// [`ErrorKind::DType`], [`ErrorKind::Shape`], [`ErrorKind::Device`], [`ErrorKind::ReadOnly`]
+    /// for one that isn't what the graph says; [`ErrorKind::Memory`] for scratch memory that can't
+    /// be had. Then the plan's.
     pub fn run(&self, tensors: &[(Uid, &Tensor)]) -> Result<()> {
         let plan = self.plan();
         let mut pack: SmallVec<[(Uid, &Tensor); 12]> = SmallVec::new();
@@ -300,7 +302,8 @@ impl Prepared {
         Error::new(
             ErrorKind::Shape,
             format!(
-                "{label} has shape {shape:?} and strides {strides:?}, and the graph says {:?} and {:?}",
+                "{label} has shape {shape:?} and strides {strides:?}, and the graph says {:?} and \
+                 {:?}",
                 spec.dims, spec.strides
             ),
         )

@@ -12,7 +12,8 @@ use crate::{DataType, GraphSpec, Operation, Signature};
 pub struct Counts {
     /// How many asked for a plan that was there.
     pub hits: u64,
-    /// How many asked for one that wasn't: each of them began a build, or had asked for what is there only.
+    /// How many asked for one that wasn't: each of them began a build, or had asked for what is
+    /// there only.
     pub misses: u64,
     /// How many waited for another thread's build, and got its plan.
     pub waits: u64,
@@ -160,7 +161,8 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Returns a graph's main operation and its dtype: that which most of a run's time goes to, as a rule.
+/// Returns a graph's main operation and its dtype: that which most of a run's time goes to, as a
+/// rule.
 pub(super) fn kind(graph: &GraphSpec) -> (&'static str, Option<DataType>) {
     let rank = |operation: &Operation| match operation {
         Operation::Sdpa(_) | Operation::SdpaBackward(_) => 0,

@@ -14,12 +14,13 @@ pub(crate) use write::Writer;
 /// The version of the bytes of keys, which they begin with.
 pub const KEY_FORMAT: u32 = 1;
 
-/// All of a graph but names, the numbers of tensors, and the order in which tensors and operations are listed.
+/// All of a graph but names, the numbers of tensors, and the order in which tensors and operations
+/// are listed.
 ///
-/// Two graphs with equal keys are the same graph under other numbers: keys are compared whole, and each of
-/// them could be read back as a graph. Two descriptions of one graph have equal keys, unless tensors
-/// remain that look alike in all that surrounds them, and still can't be exchanged without changing the
-/// graph, or that are hundreds: the key then depends on their numbers.
+/// Two graphs with equal keys are the same graph under other numbers: keys are compared whole, and
+/// each of them could be read back as a graph. Two descriptions of one graph have equal keys,
+/// unless tensors remain that look alike in all that surrounds them, and still can't be exchanged
+/// without changing the graph, or that are hundreds: the key then depends on their numbers.
 ///
 /// Strides of dimensions of size 1 are left out, since no element lies there. An alignment of
 /// more than 16 bytes counts as 16. Floats count by their bits.
@@ -52,15 +53,15 @@ impl CanonicalKey {
 pub struct Canonical {
     /// The key.
     pub key: CanonicalKey,
-    /// The number of each tensor, in the key's order: tensors at one place of two graphs with equal keys
-    /// play the same part in them.
+    /// The number of each tensor, in the key's order: tensors at one place of two graphs with equal
+    /// keys play the same part in them.
     pub uids: Vec<Uid>,
 }
 
 /// XXH3 with 128 bits of a canonical key: for logs and names of files, never for equality.
 ///
-/// It prints as 32 hexadecimal digits, which are the same in every process and every version of keyfold
-/// that has the same [`KEY_FORMAT`].
+/// It prints as 32 hexadecimal digits, which are the same in every process and every version of
+/// keyfold that has the same [`KEY_FORMAT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signature(pub u128);
 

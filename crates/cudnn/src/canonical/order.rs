@@ -1,13 +1,14 @@
 //! The order of a graph's tensors that its structure alone decides.
 //!
-//! Tensors and operations are the two kinds of nodes of a graph whose edges are ports. Each node has a colour,
-//! a digest of what is known about it: at first its own attributes. A sweep mixes the colours of neighbours into
-//! each colour, along the operations in the direction of the data and back, until no sweep tells more
-//! tensors apart. Tensors in the order of their colours are then in an order that is the same for each
-//! description of the graph, if all colours differ. If some don't, one tensor of the first class of equal
-//! ones is marked, and sweeps go on. Where any of them may be taken for any other (two inputs that are
-//! treated the same), it doesn't matter which one is marked. Elsewhere the order is ambiguous. Colours decide the
-//! order of a key's parts, never what they say, so a collision can't make keys of different graphs equal.
+//! Tensors and operations are the two kinds of nodes of a graph whose edges are ports. Each node
+//! has a colour, a digest of what is known about it: at first its own attributes. A sweep mixes the
+//! colours of neighbours into each colour, along the operations in the direction of the data and
+//! back, until no sweep tells more tensors apart. Tensors in the order of their colours are then in
+//! an order that is the same for each description of the graph, if all colours differ. If some
+//! don't, one tensor of the first class of equal ones is marked, and sweeps go on. Where any of
+//! them may be taken for any other (two inputs that are treated the same), it doesn't matter which
+//! one is marked. Elsewhere the order is ambiguous. Colours decide the order of a key's parts,
+//! never what they say, so a collision can't make keys of different graphs equal.
 
 use std::ops::Range;
 
@@ -64,7 +65,8 @@ fn sorted(list: &[(Port, Uid)]) -> SmallVec<[(Port, Uid); 8]> {
 impl Structure {
     pub(super) fn of(graph: &GraphSpec) -> Structure {
         let GraphSpec { name: _, tensors: specs, operations: op_specs } = graph;
-        // Each number with the place of its tensor, which is the last place of all where it has none.
+        // Each number with the place of its tensor, which is the last place of all where it has
+        // none.
         let mut named: List<(Uid, usize)> =
             specs.iter().enumerate().map(|(place, spec)| (spec.uid, place)).collect();
         for op in op_specs {
@@ -171,8 +173,8 @@ fn sort(nodes: &mut [usize], colours: &[u64]) -> usize {
 
 /// The order in which a sweep visits operations.
 struct Sweeps {
-    /// Operations in levels: each is behind all that write what it reads. Those on cycles, and behind
-    /// them, are the last level. Within a level, none sees another's new colour.
+    /// Operations in levels: each is behind all that write what it reads. Those on cycles, and
+    /// behind them, are the last level. Within a level, none sees another's new colour.
     ops: List<usize>,
     levels: List<Range<usize>>,
 }

@@ -1,7 +1,8 @@
 //! The bytes of tensors and operations in keys.
 //!
-//! Every struct is taken apart with all of its fields, so that a new one doesn't compile until its place
-//! in the key is decided. Lists begin with their length, so that no two sequences of values have the same bytes.
+//! Every struct is taken apart with all of its fields, so that a new one doesn't compile until its
+//! place in the key is decided. Lists begin with their length, so that no two sequences of values
+//! have the same bytes.
 
 use crate::{
     Attention, Concatenate, Convolution, DataType, DiagonalBandMask, Float, Fraction, Norm, Number,
@@ -80,7 +81,8 @@ impl Writer {
         let flags = [*uid == 0, *is_virtual, *by_value, scalar.is_some()];
         self.byte(flags.iter().fold(0, |byte, &flag| byte << 1 | u8::from(flag)));
         self.dtype(*dtype);
-        // What a validator may refuse stays as it is: alignments that aren't powers of 2, strides below 1.
+        // What a validator may refuse stays as it is: alignments that aren't powers of 2, strides
+        // below 1.
         let capped = *alignment > ALIGNMENT && alignment.count_ones() == 1;
         self.int(if capped { ALIGNMENT } else { *alignment });
         self.ints(dims);

@@ -1,4 +1,5 @@
-//! What the tests of keys and of the cache share: sample graphs, random graphs, other descriptions of one.
+//! What the tests of keys and of the cache share: sample graphs, random graphs, other descriptions
+//! of one.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -59,7 +60,8 @@ pub(crate) fn pointwise(
 
 /// Returns each operation with a value in every field, none of which is a default.
 ///
-/// The structs have all of their fields here, so that a new field doesn't compile until it has a value.
+/// The structs have all of their fields here, so that a new field doesn't compile until it has a
+/// value.
 pub(crate) fn every_operation() -> Vec<Operation> {
     let conv = || Convolution {
         pre_padding: vec![1, 2],
@@ -123,7 +125,8 @@ pub(crate) fn every_operation() -> Vec<Operation> {
         Operation::GenStats,
         Operation::GroupedMatmul,
     ];
-    // A new operation doesn't compile until it has a number here, and fails until it is in the list.
+    // A new operation doesn't compile until it has a number here, and fails until it is in the
+    // list.
     for (index, operation) in all.iter().enumerate() {
         let place = match operation {
             Operation::ConvFprop(_) => 0,
@@ -202,8 +205,9 @@ impl Random {
     }
 }
 
-/// Returns a random graph of up to `most` operations. Its tensors are much alike, so that many are told apart
-/// by the structure alone. With `damaged`, it has cycles, duplicate and dangling numbers.
+/// Returns a random graph of up to `most` operations. Its tensors are much alike, so that many are
+/// told apart by the structure alone. With `damaged`, it has cycles, duplicate and dangling
+/// numbers.
 pub(crate) fn random_graph(random: &mut Random, most: usize, damaged: bool) -> GraphSpec {
     let mut graph = GraphSpec::default();
     let mut next = 0;
