@@ -498,6 +498,15 @@ const NETWORKS: &[Rule] = &[
     ("batchnorm", |g| tensor(g, "mean").dtype = Some(DataType::BF16), DType, &["mean", "f32, f64"]),
     ("batchnorm_inference", |g| dims(g, "mean", &[1, 1, 1, 1]), Shape, &["mean", "[1, 3, 1, 1]"]),
     (
+        "batchnorm",
+        |g| {
+            let momentum = g.tensors.iter_mut().filter(|tensor| tensor.by_value).nth(1).unwrap();
+            momentum.scalar = Some(Number::Int(2));
+        },
+        Value,
+        &["momentum", "is 2.0", "0 to 1"],
+    ),
+    (
         "layernorm",
         |g| {
             let epsilon = g.tensors.iter_mut().find(|tensor| tensor.by_value).unwrap();

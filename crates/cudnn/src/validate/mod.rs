@@ -283,6 +283,6 @@ fn check_operation(links: &Links<'_>, op: &OpSpec) -> Result<()> {
             ));
         }
     }
-    scalar::check_epsilon(&inputs)?;
+    scalar::check_norm(&inputs)?;
     dtypes::check(op, &inputs, &outputs)
 }

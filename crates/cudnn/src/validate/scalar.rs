@@ -52,19 +52,22 @@ pub(super) fn check(number: Number, dtype: DataType) -> Result<()> {
     Err(Error::new(ErrorKind::Value, format!("its scalar {given} is no {dtype}, which has {has}")))
 }
 
-/// Proves that an epsilon that belongs to the graph can be added to a variance.
-pub(super) fn check_epsilon(inputs: &[(Port, &TensorSpec)]) -> Result<()> {
-    let epsilon = inputs.iter().find(|entry| entry.0 == Port::Epsilon);
-    let Some((tensor, number)) = epsilon.and_then(|(_, tensor)| Some((tensor, tensor.scalar?)))
-    else {
-        return Ok(());
-    };
-    let x = number.as_f64();
-    if x >= 0.0 && x.is_finite() {
-        return Ok(());
+/// Proves the numbers of a norm that belong to the graph: an epsilon that can be added to a variance, and a
+/// momentum that is a share.
+pub(super) fn check_norm(inputs: &[(Port, &TensorSpec)]) -> Result<()> {
+    for (port, tensor) in inputs {
+        let (most, range) = match port {
+            Port::Epsilon => (f64::MAX, "0 or more, and finite"),
+            Port::Momentum => (1.0, "0 to 1: the share of the new statistics"),
+            _ => continue,
+        };
+        let Some(number) = tensor.scalar else { continue };
+        let x = number.as_f64();
+        if !(0.0..=most).contains(&x) {
+            let label = tensor.label();
+            let message = format!("its {port} (tensor {label}) is {x:?}: it must be {range}");
+            return Err(Error::new(ErrorKind::Value, message));
+        }
     }
-    let label = tensor.label();
-    let message =
-        format!("its epsilon (tensor {label}) is {x:?}: it must be 0 or more, and finite");
-    Err(Error::new(ErrorKind::Value, message))
+    Ok(())
 }
