@@ -92,6 +92,7 @@ short)
     for target in $all; do
         case $target in
         schema_long) runs=500 ;;
+        graph) runs=3000 ;;
         *) runs=30000 ;;
         esac
         fuzz "$target" "$scratch/$target" -seed=1 -runs="$runs"
