@@ -79,15 +79,16 @@ impl GraphSpec {
                     );
                 }
                 if !port.is_empty() {
-                    let y = if below { y + 12.0 } else { y - 9.0 };
-                    let _ = writeln!(
-                        text,
-                        "<text x=\"{:.1}\" y=\"{y:.1}\" font-size=\"10\" fill=\"#546e7a\" \
-                         text-anchor=\"start\" paint-order=\"stroke\" stroke=\"#ffffff\" \
-                         stroke-width=\"3\">{}</text>",
-                        x + 6.0,
-                        escaped(port)
-                    );
+                    let [x, y] = [x + 6.0, if below { y + 12.0 } else { y - 9.0 }];
+                    let port = escaped(port);
+                    // A line that it lies on is painted over first.
+                    for style in [" stroke=\"#ffffff\" stroke-width=\"3\"", ""] {
+                        let _ = writeln!(
+                            text,
+                            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"10\" fill=\"#546e7a\" \
+                             text-anchor=\"start\"{style}>{port}</text>"
+                        );
+                    }
                 }
             }
         }
