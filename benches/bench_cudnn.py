@@ -5,8 +5,9 @@
 
 All times are nanoseconds per call, net of the empty loop, from one run. Arrays have two elements,
 so that the operators' own work is next to nothing; the row of `kf.add` is the operator, called
-directly. NVIDIA's frontend is a peer where it is installed and makes graphs: without a driver it
-needs a `libcuda.so.1` in the loader's path and the real libcudnn.
+directly. NVIDIA's frontend is a peer where it is installed and makes graphs. Without a GPU it does
+so for the device that `--device-property FILE` describes, cuDNN's JSON of one, with a
+`libcuda.so.1` and the real libcudnn in the loader's path.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=100, help="how often each row is timed")
     parser.add_argument("--calls", type=int, default=20_000, help="calls at a time, at most")
     parser.add_argument("--seconds", type=float, default=0.002, help="seconds at a time, at most")
+    parser.add_argument("--device-property", type=Path, help="a device for NVIDIA's frontend")
     return parser.parse_args()
 
 
@@ -73,7 +75,7 @@ def block(frontend: Any, **more: Any) -> tuple[Any, Any]:
     return g, y
 
 
-def keys(left_out: list[str]) -> list[Row]:
+def keys(left_out: list[str], device: Path | None) -> list[Row]:
     """The look-up of a graph, beside NVIDIA's key of one."""
     g, _ = block(kf.cudnn.Graph, io_data_type="float32")
     g.build()
@@ -86,7 +88,11 @@ def keys(left_out: list[str]) -> list[Row]:
 
         float32 = cudnn.data_type.FLOAT
         types = ("io_data_type", "intermediate_data_type", "compute_data_type")
-        peer, _ = block(cudnn.pygraph, **dict.fromkeys(types, float32))
+        more: dict[str, Any] = dict.fromkeys(types, float32)
+        if device is not None:
+            more["device_property"] = cudnn.create_device_properties(device.read_text())
+            more["sm_version"] = 90
+        peer, _ = block(cudnn.pygraph, **more)
         peer.validate()
         rows.append(Row("NVIDIA's key() of 3 operations", "peer.key()", {"peer": peer}))
     except Exception as reason:  # Whatever it is that is missing.
@@ -103,7 +109,10 @@ def main() -> None:
     machine = report.machine(processor)
     print(f"{machine['processor']}, load {machine['load_average']}; Python {machine['python']}\n")
     tables = []
-    groups = [("a prepared run", runs(), {}), ("a graph's look-up", keys(left_out), {})]
+    groups = [
+        ("a prepared run", runs(), {}),
+        ("a graph's look-up", keys(left_out, chosen.device_property), {}),
+    ]
     for title, rows, references in groups:
         timings = measure(rows, EMPTY, chosen.rounds, chosen.calls, chosen.seconds)
         records = report.as_records(timings, references, "ns")
