@@ -3,7 +3,7 @@
 //! A graph is plain data, a [`GraphSpec`] of [`TensorSpec`]s and [`OpSpec`]s. It is made by hand, read from
 //! JSON, or built with [`Graph`], which infers shapes. [`GraphSpec::validate`] proves it; what is proven is
 //! planned for a device, and runs there, on any device that keyfold has a backend for.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod build;
 mod cache;
@@ -12,6 +12,7 @@ mod draw;
 mod dtype;
 mod execute;
 mod graph;
+mod groups;
 mod infer;
 mod number;
 mod op;
@@ -30,6 +31,7 @@ pub use canonical::{Canonical, CanonicalKey, KEY_FORMAT, Signature};
 pub use dtype::DataType;
 pub use execute::{Precision, Reference};
 pub use graph::{FORMAT, GraphSpec};
+pub use groups::GraphKernels;
 pub use number::{Float, Number};
 pub use op::{
     Alignment, Attention, Concatenate, Convolution, ConvolutionMode, Count, DiagonalBandMask,

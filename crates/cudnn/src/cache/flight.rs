@@ -22,7 +22,7 @@ use super::sync::{Condvar, Mutex, MutexGuard, ThreadId, current, pause};
 
 /// Why a build has no value.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// It failed.
     Failed(Error),
     /// Its caller didn't want it any more.
@@ -31,7 +31,7 @@ pub(super) enum Failure {
 
 /// How a value was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// It was there.
     Hit,
     /// The caller built it.
@@ -66,7 +66,7 @@ struct State<V, S> {
 }
 
 /// A map that threads share, in which each value is built once.
-pub(super) struct Shelf<V, S> {
+pub(crate) struct Shelf<V, S> {
     state: Mutex<State<V, S>>,
 }
 
@@ -76,7 +76,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<V: Kept, S: BuildHasher> Shelf<V, S> {
-    pub(super) fn new(most_entries: usize, most_bytes: u64, hasher: S) -> Shelf<V, S> {
+    pub(crate) fn new(most_entries: usize, most_bytes: u64, hasher: S) -> Shelf<V, S> {
         Shelf {
             state: Mutex::new(State {
                 lru: Lru::new(most_entries, most_bytes, hasher),
@@ -87,7 +87,7 @@ impl<V: Kept, S: BuildHasher> Shelf<V, S> {
     }
 
     /// Returns a value that is there, as the one used last.
-    pub(super) fn get(&self, key: &[u8]) -> Option<V> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<V> {
         lock(&self.state).lru.get(key).cloned()
     }
 
@@ -105,7 +105,7 @@ impl<V: Kept, S: BuildHasher> Shelf<V, S> {
     ///
     /// `watch` is called now and then by a thread that waits, and ends the waiting with its error.
     /// `dropped` is given what had to go for the new value.
-    pub(super) fn get_or_build(
+    pub(crate) fn get_or_build(
         &self,
         key: &[u8],
         watch: &dyn Fn() -> Result<()>,

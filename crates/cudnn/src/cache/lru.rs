@@ -7,10 +7,10 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A key: compared whole, whatever its digest is.
-pub(super) type Key = Arc<[u8]>;
+pub(crate) type Key = Arc<[u8]>;
 
 /// What a map keeps.
-pub(super) trait Kept: Clone {
+pub(crate) trait Kept: Clone {
     /// Returns how much of the map's bound it takes, in bytes.
     fn bytes(&self) -> u64;
 
@@ -194,7 +194,7 @@ impl<V: Kept, S: BuildHasher> Lru<V, S> {
 }
 
 /// What a change drops.
-pub(super) struct Dropped<V> {
+pub(crate) struct Dropped<V> {
     /// The value that had the key before.
     pub(super) replaced: Option<V>,
     /// The values beyond the bounds.

@@ -22,8 +22,10 @@ use crate::canonical::Writer;
 use crate::{
     Canonical, CanonicalKey, GraphSpec, Plan, Planner, Policy, Progress, Signature, Step, Uid,
 };
-use flight::{Failure, Shelf, Way};
+use flight::Way;
+pub(crate) use flight::{Failure, Shelf};
 pub use lru::ByteHash;
+pub(crate) use lru::Kept;
 use lru::{Dropped, Key};
 pub use prepare::ShapeClass;
 use prepared::Record;

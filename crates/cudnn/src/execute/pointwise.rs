@@ -55,7 +55,7 @@ fn text(pointwise: &Pointwise, is_float: bool) -> String {
         M::GeluApproxTanh => "gelu_tanh(x)",
         M::Softplus => "softplus(beta * x) / beta",
         M::Swish if pointwise.swish_beta.0 == 1.0 => "silu(x)",
-        M::Swish => "x * sigmoid(beta * x)",
+        M::Swish => "y = beta * x; where(y == -inf, 0.0, x * sigmoid(y))",
         M::GenIndex => "x",
         M::Add if scaled => "alpha1 * x + alpha2 * b",
         M::Add => "x + b",
