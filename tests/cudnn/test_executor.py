@@ -187,7 +187,7 @@ def _report():
     print(f"\nrandom graphs against PyTorch: {dict(counts)}")
 
 
-def compare(kinds, seed, precision, plant=0.0):
+def compare(kinds, seed, precision, plant=0.0, device="cpu"):
     """Runs a random graph with its gradients, and returns the greatest error of its outputs."""
     c = Chain(seed)
     leaf = next(iter(c.leaves.values()))
@@ -203,12 +203,14 @@ def compare(kinds, seed, precision, plant=0.0):
     if d is not dy:
         c.has_gradient(leaf, d)
     c.graph.validate()
-    out = c.graph.build(precision=precision)(c.arrays)
+    arrays = {at: kf.asarray(array, device=device) for at, array in c.arrays.items()}
+    out = c.graph.build(device=device, precision=precision)(arrays)
     (c.value * weight.detach()).sum().backward()
     pairs = [(out[y], c.value)] + [(out[t], at.grad) for at, t in c.gradients]
     errors = []
     for got, wanted in pairs:
-        wanted = wanted.detach().numpy().reshape(got.shape)
+        got, wanted = np.asarray(kf.asarray(got, device="cpu")), wanted.detach().numpy()
+        wanted = wanted.reshape(got.shape)
         errors.append(np.max(np.abs(got + plant - wanted) / (1 + np.abs(wanted))))
     counts["graphs"] += 1
     counts["outputs"] += len(pairs)
