@@ -59,8 +59,8 @@ fn inputs(node: &Node<'_>) -> Result<Inputs> {
     })
 }
 
-/// Evaluates an expression of `x` where a query sees a key, and another elsewhere. Queries are the rows of `x`,
-/// keys its columns; `x` is returned as it is where each query sees all.
+/// Evaluates an expression of `x` where a query sees a key, and another elsewhere. Queries are the
+/// rows of `x`, keys its columns. `None` where each query sees all keys.
 fn where_seen(
     calls: &Calls,
     attention: &Attention,
@@ -146,7 +146,8 @@ fn mask(node: &Node<'_>, attention: &Attention, inputs: &Inputs) -> Result<(Opti
     Ok((mask, false))
 }
 
-/// Returns whether the operator of attention computes it: without dropout, and in floats of one width.
+/// Returns whether the operator of attention computes it: without dropout, and in floats of one
+/// width.
 fn is_plain(node: &Node<'_>, attention: &Attention) -> bool {
     let scales = [
         Port::DescaleQ,
@@ -163,7 +164,8 @@ fn is_plain(node: &Node<'_>, attention: &Attention) -> bool {
         && ![Port::AmaxS, Port::AmaxO, Port::Dbias].iter().any(|&port| node.wants(port))
 }
 
-/// Returns the weights of keys, given the logarithms of sums of exponentials; 0 where there are none.
+/// Returns the weights of keys, given the logarithms of sums of exponentials; 0 where there are
+/// none.
 fn weights(calls: &Calls, scores: &Tensor, stats: &Tensor) -> Result<Tensor> {
     calls.map("s, l: where(s == -inf, 0.0, exp(s - l))", &[scores, stats], &[])
 }

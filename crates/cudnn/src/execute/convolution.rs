@@ -113,7 +113,8 @@ pub(super) fn fused(
     Ok(last.done(port, result, node.dtype))
 }
 
-/// Calls the gradient of a convolution, and returns the one that is wanted: 0 is the input's, 1 the filter's.
+/// Calls the gradient of a convolution, and returns the one that is wanted: 0 is the input's, 1 the
+/// filter's.
 fn gradient(
     node: &Node<'_>,
     conv: &Convolution,

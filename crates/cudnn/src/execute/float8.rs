@@ -34,10 +34,11 @@ pub(super) fn decode(calls: &Calls, bytes: &Tensor, table: &Tensor) -> Result<Te
     calls.map("x, t[1]: t[int64(x)]", &[bytes, table], &[])
 }
 
-/// Returns the bytes of floats: the nearest ones, ties to even, saturated at the greatest finite number.
+/// Returns the bytes of floats: the nearest ones, ties to even, saturated at the greatest finite
+/// number.
 ///
-/// A number is counted in steps of its power of two's spacing; the count and the power are the byte, and a
-/// count that rounds up to the next power is that power's first.
+/// A number is counted in steps of its power of two's spacing; the count and the power are the
+/// byte, and a count that rounds up to the next power is that power's first.
 pub(super) fn encode(calls: &Calls, x: &Tensor, dtype: DataType) -> Result<Tensor> {
     let text = "x; most, least, bits, steps, none: a = min(abs(x), most); \
                 power = max(floor(log2(max(a, 1e-30))), least); \

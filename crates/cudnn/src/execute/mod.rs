@@ -1,18 +1,19 @@
 //! The reference executor: plans that run any proven graph by calls of built-in operators.
 //!
-//! [`Reference`] is what the GPU's results are compared with, and what runs graphs where no cuDNN is: on each
-//! device that has a backend. Its decisions where cuDNN's documents leave a choice:
+//! [`Reference`] is what the GPU's results are compared with, and what runs graphs where no cuDNN
+//! is: on each device that has a backend. Its decisions where cuDNN's documents leave a choice:
 //!
-//! - Floats that become whole numbers are rounded to the nearest, ties to even, and saturate; NaN becomes 0.
-//! - Floats that become 8-bit floats are rounded so, too, and saturate at the greatest finite number,
-//!   infinities included, as CUDA's conversions do; NaN stays.
+//! - Floats that become whole numbers are rounded to the nearest, ties to even, and saturate; NaN
+//!   becomes 0.
+//! - Floats that become 8-bit floats are rounded so, too, and saturate at the greatest finite
+//!   number, infinities included, as CUDA's conversions do; NaN stays.
 //! - Whole numbers are convolved in float64, which is exact below 2^53.
 //! - The index of max pooling is the place in the window, in row-major order, as in cuDNN.
-//! - Bilinear and nearest resampling read at `output * stride - pre_padding`; nearest takes the upper one of
-//!   two that are as near.
+//! - Bilinear and nearest resampling read at `output * stride - pre_padding`; nearest takes the
+//!   upper one of two that are as near.
 //! - Attention without `attn_scale` scales by 1. A row that sees no key has `o` 0 and `stats` -inf.
-//! - Dropout draws from Philox blocks of its own order: repeatable by seed and offset, other elements than
-//!   cuDNN's.
+//! - Dropout draws from Philox blocks of its own order: repeatable by seed and offset, other
+//!   elements than cuDNN's.
 //! - Rows and columns beyond a matmul's overrides are 0.
 
 mod attention;
@@ -41,7 +42,8 @@ use program::Program;
 /// The dtype that [`Reference`] computes floats in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// Each operation computes in its compute dtype, and each result is rounded to its tensor's dtype.
+    /// Each operation computes in its compute dtype, and each result is rounded to its tensor's
+    /// dtype.
     #[default]
     AsSpec,
     /// All floats are float32; outputs alone are rounded to their dtype.
@@ -69,7 +71,9 @@ impl Precision {
 /// Plans graphs for a device with a backend of keyfold's: each operation calls built-in operators.
 ///
 /// ```
-/// use keyfold::cudnn::{DataType, Graph, GraphOptions, Policy, Planner, Precision, Reference, VariantPack};
+/// use keyfold::cudnn::{
+///     DataType, Graph, GraphOptions, Planner, Policy, Precision, Reference, VariantPack,
+/// };
 /// use keyfold::{Device, Tensor};
 /// use std::sync::Arc;
 ///
@@ -138,8 +142,8 @@ impl Planner for Reference {
             spec: PlanSpec {
                 device: self.profile.clone(),
                 config: EngineConfigSpec { engine: "reference".to_string(), knobs: Vec::new() },
-                // Results of steps come from the device's caching allocator, and go back to it behind their
-                // last reader: the next step's results take their memory.
+                // Results of steps come from the device's caching allocator, and go back to it
+                // behind their last reader: the next step's results take their memory.
                 workspace_bytes: 0,
                 steps,
             },

@@ -1,5 +1,5 @@
-//! Normalizations and their gradients: by an operator where there is one, else all modes by one set of
-//! expressions.
+//! Normalizations and their gradients: by an operator where there is one, else all modes by one set
+//! of expressions.
 
 use keyfold_core::{DType, Result, Scalar};
 use keyfold_tensor::{Tensor, ValueRef};

@@ -100,7 +100,8 @@ impl Windows {
     ) -> Result<Tensor> {
         let space = self.window.len();
         let (mut names, mut numbers, mut body) = (Vec::new(), Vec::new(), String::new());
-        // From the innermost dimension: a digit of the place, moved, and counted in the other numbering.
+        // From the innermost dimension: a digit of the place, moved, and counted in the other
+        // numbering.
         let mut terms = Vec::new();
         for axis in (0..space).rev() {
             for (name, number) in

@@ -50,7 +50,8 @@ pub(super) fn fused(
     Ok(last.done(port, result, node.dtype))
 }
 
-/// Multiplies rows with the matrix of their group: each matrix's product replaces the rows from its first one.
+/// Multiplies rows with the matrix of their group: each matrix's product replaces the rows from its
+/// first one.
 pub(super) fn grouped(node: &Node<'_>) -> Result<Results> {
     let calls = node.calls();
     let (token, weight) = (node.read(Port::Token)?, node.read(Port::Weight)?);

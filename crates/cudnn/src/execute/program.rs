@@ -16,7 +16,8 @@ use crate::{
     TensorSpec, Uid, ValidGraph, VariantPack,
 };
 
-/// Operations that one call computes: several where the first is a product with a bias or an activation.
+/// Operations that one call computes: several where the first is a product with a bias or an
+/// activation.
 #[derive(Debug)]
 struct Step {
     operations: Vec<OpSpec>,
@@ -118,7 +119,8 @@ impl Program {
         }
     }
 
-    /// Returns the operations that one call computes, of which one is given, and what follows a product.
+    /// Returns the operations that one call computes, of which one is given, and what follows a
+    /// product.
     fn fused(
         &self,
         operations: &[&OpSpec],
@@ -184,7 +186,8 @@ impl Program {
         op.output(port).map_or(&[], |uid| &self.spec(self.place(uid)).dims)
     }
 
-    /// Returns the one operation that reads a tensor, once, where the tensor needs no memory and isn't rounded.
+    /// Returns the one operation that reads a tensor, once, where the tensor needs no memory and
+    /// isn't rounded.
     fn only_reader(&self, operations: &[&OpSpec], uid: Uid, dtype: DType) -> Option<usize> {
         let spec = self.spec(self.place(uid));
         if !spec.is_virtual || self.precision.held(dtype_of(spec)) != dtype {

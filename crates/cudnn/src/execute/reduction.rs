@@ -63,7 +63,8 @@ pub(super) fn softmax(node: &Node<'_>) -> Result<Results> {
     Ok(results)
 }
 
-/// Returns the logarithms of the sums of exponentials along the last dimension; -inf where all is -inf.
+/// Returns the logarithms of the sums of exponentials along the last dimension; -inf where all is
+/// -inf.
 pub(super) fn log_sum_exp(calls: &Calls, x: &Tensor) -> Result<Tensor> {
     let last = [x.ndim() as i64 - 1];
     let most = calls.reduce("amax", x, &last)?;

@@ -19,7 +19,8 @@ fn numbers(attributes: &Resample, axis: usize, size: i64) -> [Scalar; 4] {
     .map(Scalar::Int)
 }
 
-/// Returns how much of each of two neighbours is read at `place`: lines that define `low`, `q` and `f`.
+/// Returns how much of each of two neighbours is read at `place`: lines that define `low`, `q` and
+/// `f`.
 fn lines(attributes: &Resample, place: &str) -> String {
     match attributes.mode {
         ResampleMode::Nearest => {

@@ -409,7 +409,8 @@ fn attention_of_8_bit_floats_has_scales_and_greatest_values() {
     // 56 is 1.0, 0 is 0.0, 64 is 2.0 and 48 is 0.5.
     let given = [(q, vec![56.0]), (k, vec![0.0, 0.0]), (v, vec![64.0, 48.0])];
     let got = run(g.spec(), &given);
-    // Weights of a half each: (2 + 0.5) / 2 * 4 = 5, times 8 is 40, in steps of 4: 5 * 8 is byte 98.
+    // Weights of a half each: (2 + 0.5) / 2 * 4 = 5, times 8 is 40, in steps of 4: 5 * 8 is byte
+    // 98.
     assert_eq!(got[0], [98.0]);
     assert_eq!(got[1], [0.5]);
     assert_eq!(got[2], [5.0]);

@@ -1,5 +1,5 @@
-//! The reference executor: each operation against literal or naive results, on the host and on a device that
-//! computes later and hides its memory.
+//! The reference executor: each operation against literal or naive results, on the host and on a
+//! device that computes later and hides its memory.
 
 mod elements;
 mod layers;
@@ -82,8 +82,8 @@ fn plan(spec: &GraphSpec, device: Device, precision: Precision) -> Result<Plan> 
     Reference::new(device, precision).plan(valid, &Policy::default(), &|_| Ok(()))
 }
 
-/// Runs a graph, and returns its outputs in the order of its tensors. Tensors without given elements hold 7
-/// before the run.
+/// Runs a graph, and returns its outputs in the order of its tensors. Tensors without given
+/// elements hold 7 before the run.
 fn run_on(
     spec: &GraphSpec,
     given: &[(Uid, Vec<f64>)],

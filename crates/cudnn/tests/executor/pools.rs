@@ -127,7 +127,8 @@ fn volumes_are_pooled_and_gradients_are_adjoint() {
     }
 }
 
-/// Checks that what a resampling does to `x`, times `dy`, is what its gradient does to `dy`, times `x`.
+/// Checks that what a resampling does to `x`, times `dy`, is what its gradient does to `dy`, times
+/// `x`.
 fn adjoint(p: &Resample, dims: &[i64], x: &[f64]) {
     let mut g = graph_of(DataType::F64);
     let input = g.input("x", dims).unwrap();
