@@ -96,6 +96,7 @@ fn virtual_tensors_are_dashed() {
     assert_eq!(block().to_svg().matches("stroke-dasharray").count(), 2);
     // One that two operations read is a box of its own.
     let mut twice = block();
+    twice.tensors.push(tensor(7, &[8, 32, 56, 56], Layout::ChannelsLast).named("z"));
     twice.operations.push(pointwise(PointwiseMode::Add, &[(Port::X, 5), (Port::B, 4)], 7));
     assert_eq!(twice.to_dot().matches("style=dashed").count(), 2 * 3);
     assert!(twice.to_mermaid().contains(":::virtual"));
