@@ -380,3 +380,10 @@ def test_a_first_window_behind_the_padding_in_ceil_mode():
     for options in ({"ceil_mode": False}, {"ceil_mode": True, "stride": 1}):
         with pytest.raises(kf.ShapeError, match="larger than the input of 2"):
             kf.avg_pool2d(x, 3, **{"stride": 2, **options})
+
+
+@pytest.mark.parametrize("stride", [2**40, 2**62])
+def test_a_stride_far_beyond_the_elements_takes_no_memory(stride):
+    x = np.arange(6.0, dtype=np.float32).reshape(1, 1, 6)
+    assert kf.avg_pool1d(x, 2, stride).tolist() == [[[0.5]]]
+    assert kf.max_pool1d(x, 2, stride).tolist() == [[[1.0]]]

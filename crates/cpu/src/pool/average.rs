@@ -6,16 +6,29 @@ use keyfold_core::Result;
 use keyfold_kit::isa::{self, Isa, Work};
 use keyfold_kit::math::Real;
 
-use super::axis::{FEW, LANES, PlaneRows, Ranges, for_groups, parts};
+use super::axis::{Axis, FEW, LANES, PlaneRows, Ranges, for_groups, parts};
 use super::planes::{Planes, Rows};
 use crate::reduce::blocks::{Input, Sink};
 
 /// Windows along rows that are equally far apart and of one size.
 #[derive(Clone, Copy)]
 pub(super) struct Regular {
-    pub(super) kernel: usize,
-    pub(super) stride: usize,
-    pub(super) padding: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+    /// The columns that the windows see, padding among them.
+    columns: usize,
+}
+
+impl Regular {
+    /// Returns the windows of a dimension, or `None` where padding or a stride makes them see far more
+    /// columns than there are: columns take memory.
+    pub(super) fn new(axis: &Axis) -> Option<Regular> {
+        let &Axis { size, out, kernel, stride, padding, .. } = axis;
+        let seen = out.checked_mul(stride)?.checked_add(kernel)?;
+        let columns = seen.max(size.checked_add(padding)?);
+        (columns / 8 <= size + 128).then_some(Regular { kernel, stride, padding, columns })
+    }
 }
 
 /// Average pooling with its results.
@@ -71,10 +84,7 @@ impl<T: Real> Average<T> {
                 None => ((depth.longest() - 1) * self.from.sizes[1] + height.longest())
                     .min(self.from.rows()),
             };
-            let sums = self.regular.map_or(in_width, |regular| {
-                let Regular { kernel, stride, padding } = regular;
-                (padding + in_width).max(self.to.width() * stride + kernel)
-            });
+            let sums = self.regular.map_or(in_width, |regular| regular.columns);
             let mut memory = Memory {
                 rows: Rows::new(places, in_width, 0, T::ZERO)?,
                 of_window: Vec::with_capacity(rows),

@@ -191,8 +191,7 @@ fn of_floats<T: Real>(
         true => std::array::from_fn(|d| Ranges::even(sizes[d], outs[d])),
         false => {
             let axes = axes(params, sizes, outs);
-            let Axis { kernel, stride, padding, .. } = axes[2];
-            regular = Some(Regular { kernel, stride, padding });
+            regular = Regular::new(&axes[2]);
             axes.map(|axis| axis.ranges(params.count_include_pad != 0))
         }
     };
