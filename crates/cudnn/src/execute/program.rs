@@ -134,10 +134,11 @@ impl Program {
                 (Port::Y, &move |bias| along(bias, dims, 1))
             }
             Operation::Matmul
-                if op.inputs.len() == 2 && {
-                    let b = self.spec(self.place(op.inputs[1].1));
-                    b.dims[..b.rank() - 2].iter().all(|&size| size == 1)
-                } =>
+                if op.inputs.len() == 2
+                    && op.input(Port::B).is_some_and(|b| {
+                        let b = self.spec(self.place(b));
+                        b.dims[..b.rank() - 2].iter().all(|&size| size == 1)
+                    }) =>
             {
                 let dims = self.dims_of(op, Port::C);
                 (Port::C, &move |bias| along(bias, dims, dims.len() - 1))

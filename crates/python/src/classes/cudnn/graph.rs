@@ -43,6 +43,12 @@ impl PyCudnnGraph {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Calls a function on the graph, and returns when its lock is free again: an error becomes an
+    /// exception by code of Python's, during which another thread may ask for the graph.
+    fn with<R>(&self, f: impl FnOnce(&mut Graph) -> R) -> R {
+        f(&mut self.graph())
+    }
+
     pub(crate) fn spec(&self) -> GraphSpec {
         self.graph().spec().clone()
     }
@@ -107,10 +113,11 @@ impl PyCudnnGraph {
         let py = value.py();
         let value = number(value)?;
         let dtype = data_type(dtype).py(py)?;
-        let mut graph = self.graph();
-        let uid = graph.scalar(value, dtype);
-        graph.set_name(uid, &name).py(py)?;
-        Ok(uid)
+        let add = |graph: &mut Graph| {
+            let uid = graph.scalar(value, dtype);
+            graph.set_name(uid, &name).map(|()| uid)
+        };
+        self.with(add).py(py)
     }
 
     /// Adds an operation; returns the numbers of the tensors at these outputs. Errors name the method.
@@ -140,8 +147,7 @@ impl PyCudnnGraph {
 
     /// Describes a tensor.
     fn read(&self, py: Python<'_>, uid: Uid) -> PyResult<Described> {
-        let graph = self.graph();
-        let Some(tensor) = graph.spec().tensor(uid) else {
+        let Some(tensor) = self.with(|graph| graph.spec().tensor(uid).cloned()) else {
             return Err(error(py, ErrorKind::Value, format!("the graph has no tensor {uid}")));
         };
         let value = match tensor.scalar {
@@ -150,10 +156,10 @@ impl PyCudnnGraph {
             None => None,
         };
         Ok((
-            tensor.name.clone(),
+            tensor.name,
             tensor.dtype.map(DataType::numpy_name),
-            tensor.dims.clone(),
-            tensor.strides.clone(),
+            tensor.dims,
+            tensor.strides,
             tensor.is_virtual,
             tensor.by_value,
             value,
@@ -173,28 +179,28 @@ impl PyCudnnGraph {
     }
 
     fn set_output(&self, py: Python<'_>, uid: Uid, value: bool) -> PyResult<()> {
-        self.graph().set_output(uid, value).py(py)
+        self.with(|graph| graph.set_output(uid, value)).py(py)
     }
 
     fn set_data_type(&self, py: Python<'_>, uid: Uid, value: &str) -> PyResult<()> {
         let dtype: DataType = value.parse().py(py)?;
-        self.graph().set_dtype(uid, dtype).py(py)
+        self.with(|graph| graph.set_dtype(uid, dtype)).py(py)
     }
 
     fn set_dim(&self, py: Python<'_>, uid: Uid, value: Vec<i64>) -> PyResult<()> {
-        self.graph().set_dims(uid, &value).py(py)
+        self.with(|graph| graph.set_dims(uid, &value)).py(py)
     }
 
     fn set_stride(&self, py: Python<'_>, uid: Uid, value: Vec<i64>) -> PyResult<()> {
-        self.graph().set_strides(uid, &value).py(py)
+        self.with(|graph| graph.set_strides(uid, &value)).py(py)
     }
 
     fn set_name(&self, py: Python<'_>, uid: Uid, value: Text) -> PyResult<()> {
-        self.graph().set_name(uid, &value).py(py)
+        self.with(|graph| graph.set_name(uid, &value)).py(py)
     }
 
     fn set_uid(&self, py: Python<'_>, uid: Uid, value: Uid) -> PyResult<()> {
-        self.graph().set_uid(uid, value).py(py)
+        self.with(|graph| graph.set_uid(uid, value)).py(py)
     }
 
     fn validate(&self, py: Python<'_>) -> PyResult<()> {
