@@ -1,12 +1,9 @@
-//! A graph as data, and its JSON.
+//! A graph as data.
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::{OpSpec, TensorSpec, Uid};
-
-/// The version of the JSON that [`GraphSpec::to_json`] writes.
-pub const FORMAT: u32 = 1;
+use crate::{DataType, Document, OpSpec, TensorSpec, Uid};
 
 /// A graph: tensors, and operations on them, in any order.
 ///
@@ -17,18 +14,34 @@ pub struct GraphSpec {
     /// Its name in errors and drawings; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
+    /// The dtypes that a [`Graph`](crate::Graph) gives what is added. They change nothing that is there, and
+    /// are no part of keys and signatures.
+    #[serde(default)]
+    pub defaults: Defaults,
     /// Its tensors.
     pub tensors: Vec<TensorSpec>,
     /// Its operations.
     pub operations: Vec<OpSpec>,
 }
 
-/// The graph in its file: the version comes first, and is looked at before anything else.
-#[derive(Serialize)]
-struct Document<'a> {
-    format: u32,
-    #[serde(flatten)]
-    graph: &'a GraphSpec,
+/// The dtypes of tensors and operations that are added to a graph without one of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Defaults {
+    /// The dtype of tensors with memory.
+    pub io: Option<DataType>,
+    /// The dtype of virtual tensors.
+    pub intermediate: Option<DataType>,
+    /// The dtype that operations compute in.
+    pub compute: Option<DataType>,
+}
+
+impl Default for Defaults {
+    /// Virtual tensors and computations are float32; tensors with memory have no dtype.
+    fn default() -> Defaults {
+        let f32 = Some(DataType::F32);
+        Defaults { io: None, intermediate: f32, compute: f32 }
+    }
 }
 
 impl GraphSpec {
@@ -42,41 +55,20 @@ impl GraphSpec {
         self.tensor(uid).map_or_else(|| format!("#{uid}"), TensorSpec::label)
     }
 
-    /// Returns the graph as JSON, in lines for people to read.
+    /// Returns the graph as JSON, in lines for people to read; see [`Document::to_json`].
     pub fn to_json(&self) -> String {
-        let document = Document { format: FORMAT, graph: self };
-        serde_json::to_string_pretty(&document).expect("specs have no maps but of ports")
+        Document::to_json(self)
     }
 
     /// Reads a graph from JSON.
     ///
     /// # Errors
-    /// [`ErrorKind::Value`] with the line, or the place (`operations[3].inputs`), of what is wrong.
+    /// Those of [`Document::from_json`].
     pub fn from_json(text: &str) -> Result<GraphSpec> {
-        let syntax = |error: serde_json::Error| damaged(format!("isn't JSON: {error}"));
-        let mut document: serde_json::Value = serde_json::from_str(text).map_err(syntax)?;
-        let object = document.as_object_mut();
-        let object = object.ok_or_else(|| damaged("isn't a JSON object".to_string()))?;
-        let format = object.shift_remove("format");
-        match format.as_ref().and_then(serde_json::Value::as_u64) {
-            Some(format) if format == u64::from(FORMAT) => {}
-            Some(format) if format > u64::from(FORMAT) => {
-                return Err(damaged(format!(
-                    "has format {format}, which a later version wrote: this one reads {FORMAT}"
-                )));
-            }
-            _ => {
-                let given = format.map_or("none".to_string(), |format| format.to_string());
-                return Err(damaged(format!("has no format that is known: {FORMAT}, got {given}")));
-            }
-        }
-        serde_path_to_error::deserialize(document).map_err(|error| {
-            let place = error.path().to_string();
-            damaged(format!("is wrong at {place}: {}", error.inner()))
-        })
+        Document::from_json(text)
     }
 }
 
-fn damaged(message: String) -> Error {
-    Error::new(ErrorKind::Value, format!("the graph's text {message}"))
+impl Document for GraphSpec {
+    const NAME: &str = "graph";
 }

@@ -8,6 +8,7 @@
 mod build;
 mod cache;
 mod canonical;
+mod document;
 mod draw;
 mod dtype;
 mod execute;
@@ -22,15 +23,17 @@ mod valid;
 mod validate;
 
 pub use build::{
-    AttentionGradients, AttentionInputs, Graph, GraphOptions, NormGradients, Normalized, Running,
+    AttentionGradients, AttentionInputs, AttentionScales, Graph, GraphOptions, NormGradients,
+    Normalized, Running, ScaledAttention,
 };
 pub use cache::{
-    ByteHash, Counts, EntryInfo, Member, PlanCache, Prepared, ShapeClass, Stats, plan_cache,
+    ByteHash, Counts, EntryInfo, Kind, Member, PlanCache, Prepared, ShapeClass, Stats, plan_cache,
 };
 pub use canonical::{Canonical, CanonicalKey, KEY_FORMAT, Signature};
+pub use document::{Document, FORMAT};
 pub use dtype::DataType;
 pub use execute::{Precision, Reference};
-pub use graph::{FORMAT, GraphSpec};
+pub use graph::{Defaults, GraphSpec};
 pub use groups::GraphKernels;
 pub use number::{Float, Number};
 pub use op::{

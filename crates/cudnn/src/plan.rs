@@ -7,7 +7,7 @@ use keyfold_core::{Device, Result};
 use keyfold_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::{Uid, ValidGraph};
+use crate::{Document, Uid, ValidGraph};
 
 /// Which heuristics rank engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -47,8 +47,12 @@ pub struct EngineConfigSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
-    /// The device that it is for, and the version of what planned it.
+    /// The device that it is for, and the version of what planned it: the planner's
+    /// [profile](Planner::profile).
     pub device: String,
+    /// The policy that it was chosen by.
+    #[serde(default)]
+    pub policy: Policy,
     /// The engine and its choices.
     pub config: EngineConfigSpec,
     /// The size of the scratch memory that a run needs, in bytes.
@@ -64,6 +68,22 @@ pub struct PlanSpec {
 pub struct VariantPackSpec {
     /// The number of each tensor with memory, and its buffer's place in the list of buffers.
     pub buffers: Vec<(Uid, usize)>,
+}
+
+impl Document for HeurSpec {
+    const NAME: &str = "heuristics";
+}
+
+impl Document for EngineConfigSpec {
+    const NAME: &str = "engine configuration";
+}
+
+impl Document for PlanSpec {
+    const NAME: &str = "plan";
+}
+
+impl Document for VariantPackSpec {
+    const NAME: &str = "variant pack";
 }
 
 /// Which plan is wanted of those that a device has.
@@ -132,6 +152,9 @@ pub struct Plan {
     pub spec: PlanSpec,
     /// The device that it runs on, where its tensors and its scratch memory are.
     pub device: Device,
+    /// The alignment of addresses that a run relies on, in bytes: that of a tensor's specification counts up
+    /// to it. 1 where a run takes any address.
+    pub alignment: i64,
     /// The memory that it holds while it is kept, in bytes, about.
     pub bytes: u64,
     /// What runs it.
@@ -143,7 +166,8 @@ pub trait PlanRunner: Send + Sync + Debug {
     /// Computes the outputs from the inputs, or queues that on the current stream of their device.
     ///
     /// The caller has checked the pack: each tensor with memory is there, with its dtype, dimensions and
-    /// strides, on the plan's device, and no output overlaps another tensor.
+    /// strides, at an address that is aligned as far as the plan relies on it, on the plan's device, and no
+    /// output overlaps another tensor.
     ///
     /// # Errors
     /// The device's errors.

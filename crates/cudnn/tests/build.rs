@@ -211,6 +211,35 @@ fn a_graph_with_a_result_that_is_none_of_its_tensors_refuses_other_sizes() {
 }
 
 #[test]
+fn sizes_are_followed_in_any_order_of_operations() {
+    let mut g = graph("order");
+    let x = g.input("x", &[2, 3]).unwrap();
+    let mut last = x;
+    for mode in [PointwiseMode::Exp, PointwiseMode::Tanh, PointwiseMode::Log] {
+        last = g.unary(mode, last).unwrap();
+    }
+    g.set_output(last, true).unwrap();
+    let mut spec = g.into_spec();
+    spec.operations.reverse();
+    let mut g = Graph::from_spec(spec);
+    g.set_dims(x, &[5, 3]).unwrap();
+    assert!(g.spec().tensors.iter().all(|tensor| tensor.dims == [5, 3]));
+    g.into_spec().validate().unwrap();
+}
+
+#[test]
+fn a_number_of_a_float_dtype_has_one_key() {
+    let key = |number: Number| {
+        let mut g = graph("number");
+        let (x, b) = (g.input("x", &[2]).unwrap(), g.scalar(number, None));
+        let y = g.binary(PointwiseMode::Mul, x, b).unwrap();
+        g.set_output(y, true).unwrap();
+        g.into_spec().canonical().key
+    };
+    assert_eq!(key(Number::Int(2)), key(Number::Float(2.0)));
+}
+
+#[test]
 fn numbers_of_tensors_are_free_ones() {
     let mut g = graph("uids");
     let last = TensorSpec { uid: i64::MAX, ..TensorSpec::untyped(&[2], Layout::Packed).unwrap() };

@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, Weak};
@@ -11,10 +10,11 @@ use std::time::Duration;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_cudnn::{
-    Choice, DataType, GraphSpec, PlanCache, Planner, Policy, Prepared, Step, plan_cache,
+    Choice, Counts, DataType, Graph, GraphSpec, Layout, OpSpec, Operation, PlanCache, Planner,
+    PointwiseMode, Policy, Port, Prepared, Reduction, ReductionMode, Step, TensorSpec, plan_cache,
 };
 use support::planner::Fake;
-use support::{Random, conv, conv_relu, described_anew};
+use support::{Random, conv, conv_relu, described_anew, pointwise};
 
 const THREADS: usize = 8;
 
@@ -134,6 +134,7 @@ fn markers_say_that_a_graph_was_prepared_and_hold_no_plan() {
     let (cache, planner, policy) = (cache(8), Fake::new("toy"), Policy::default());
     let mut refused = conv_relu();
     refused.tensors[0].strides = vec![999, 1, 1, 1];
+    assert!(refused.clone().validate().is_err());
     cache.put(&refused, "toy", &policy, None).unwrap();
     assert_eq!(engine_of(&cache, &refused, "toy"), Some(None));
     cache.put(&conv_relu(), "toy", &policy, None).unwrap();
@@ -154,13 +155,23 @@ fn a_plan_that_is_put_serves_graphs_under_other_numbers() {
     let prepared = cache.get(&other, "toy", &policy).unwrap().unwrap();
     let members: Vec<i64> = prepared.members().map(|member| member.uid).collect();
     assert_eq!(members, [1, 2, 4].map(|uid| names[&uid]));
-    let error = cache.put(&conv(1), "toy", &policy, Some(plan())).unwrap_err();
-    assert!(error.message().contains(&conv(1).signature().to_string()), "{error}");
+    let refused = |graph: &GraphSpec, profile: &str, policy: &Policy| {
+        let error = cache.put(graph, profile, policy, Some(plan())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Value);
+        error.message().to_string()
+    };
+    let of_graph = refused(&conv(1), "toy", &policy);
+    assert!(of_graph.contains(&conv(1).signature().to_string()), "{of_graph}");
+    let of_device = refused(&other, "h100", &policy);
+    assert!(of_device.contains("on device \"h100\" is one for \"toy\""), "{of_device}");
+    let of_policy = refused(&other, "toy", &Policy { tf32: true, ..policy.clone() });
+    assert!(of_policy.contains("tf32: false") && of_policy.contains("tf32: true"), "{of_policy}");
+    assert_eq!(cache.len(), 1);
 }
 
 #[test]
-fn counters_are_by_operation_and_entries_by_dtype() {
-    let (cache, planner) = (cache(8), Fake::new("toy"));
+fn counters_are_by_operation_and_dtype() {
+    let (cache, planner) = (cache(3), Fake::new("toy"));
     let mut half = conv(2);
     half.tensors.iter_mut().for_each(|tensor| tensor.dtype = Some(DataType::F16));
     let mut relu = conv_relu();
@@ -170,12 +181,24 @@ fn counters_are_by_operation_and_entries_by_dtype() {
     for graph in [&conv(1), &conv(1), &half, &conv_relu(), &relu] {
         get(&cache, graph, &planner);
     }
+    let failing = Fake::with_work("failing", |_, _| Err(Error::new(ErrorKind::NotSupported, "no")));
+    assert!(cache.get_or_build(&half, &failing, &Policy::default(), &silent).is_err());
     let stats = cache.stats();
-    let conv = stats.by_operation["conv_fprop"];
-    assert_eq!((conv.hits, conv.misses, conv.waits, conv.failures), (1, 3, 0, 0));
-    assert_eq!(stats.by_operation["relu"].misses, 1);
-    assert_eq!(stats.by_dtype[&("conv_fprop", Some(DataType::F32))], 2);
-    assert_eq!(stats.by_dtype[&("conv_fprop", Some(DataType::F16))], 1);
+    let counts = |counts: Counts| {
+        let Counts { entries, hits, misses, waits, failures, evictions, build_time } = counts;
+        assert_eq!(build_time.is_zero(), misses == 0);
+        [entries, hits, misses, waits, failures, evictions]
+    };
+    let of = |operation, dtype| counts(stats.by_kind[&(operation, Some(dtype))]);
+    // The first of the float32 convolutions was evicted for the relu.
+    assert_eq!(of("conv_fprop", DataType::F32), [1, 1, 2, 0, 0, 1]);
+    assert_eq!(of("conv_fprop", DataType::F16), [1, 0, 2, 0, 1, 0]);
+    assert_eq!(of("relu", DataType::F32), [1, 0, 1, 0, 0, 0]);
+    assert_eq!(stats.by_kind.len(), 3);
+    assert_eq!(counts(stats.by_operation["conv_fprop"]), [2, 1, 4, 0, 1, 1]);
+    assert_eq!(counts(stats.total), [3, 1, 5, 0, 1, 1]);
+    let build_time = stats.by_kind.values().map(|counts| counts.build_time).sum::<Duration>();
+    assert_eq!(stats.total.build_time, build_time);
     let last = &stats.entries[0];
     assert_eq!(
         (last.operation, last.engine.as_str(), last.device.as_str()),
@@ -183,11 +206,73 @@ fn counters_are_by_operation_and_entries_by_dtype() {
     );
     assert_eq!(last.signature, relu.signature());
     let table = stats.to_string();
-    for word in
-        ["4 of 8 plans", "1 hits, 4 misses", "conv_fprop", "f16", &relu.signature().to_string()]
-    {
+    for word in [
+        "3 of 3 plans",
+        "1 hits, 5 misses",
+        "evicted",
+        "conv_fprop",
+        "f16",
+        &relu.signature().to_string(),
+    ] {
         assert!(table.contains(word), "{word} in\n{table}");
     }
+}
+
+#[test]
+fn shapes_of_a_reduction_follow_or_are_asked_for() {
+    let graph = |x: &[i64], y: &[i64]| {
+        let tensor =
+            |uid, dims: &[i64]| TensorSpec::new(uid, DataType::F32, dims, Layout::Packed).unwrap();
+        let reduction = Operation::Reduction(Reduction { mode: ReductionMode::Add });
+        GraphSpec {
+            tensors: vec![tensor(1, x).named("x"), tensor(2, y).named("y")],
+            operations: vec![OpSpec::new(reduction, &[(Port::X, 1)], &[(Port::Y, 2)])],
+            ..GraphSpec::default()
+        }
+    };
+    let sizes = |graph: &GraphSpec, dims: &[(i64, Vec<i64>)]| {
+        graph.with_dims(dims).map(|graph| graph.tensors[1].dims.clone())
+    };
+    let of_rows = graph(&[2, 3], &[2, 1]);
+    assert_eq!(sizes(&of_rows, &[(1, vec![5, 7])]).unwrap(), [5, 1]);
+    // The sum of one row: of all rows, or of each?
+    let of_one = graph(&[1, 3], &[1, 1]);
+    assert_eq!(sizes(&of_one, &[(1, vec![1, 7])]).unwrap(), [1, 1]);
+    let error = sizes(&of_one, &[(1, vec![4, 3])]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shape);
+    for word in ["reduction", "dimension 0", "\"y\"", "[1, 3]", "[4, 3]"] {
+        assert!(error.message().contains(word), "{error}");
+    }
+    for y in [vec![4, 1], vec![1, 1]] {
+        let dims = [(1, vec![4, 3]), (2, y.clone())];
+        assert_eq!(sizes(&of_one, &dims).unwrap(), y);
+        of_one.with_dims(&dims).unwrap().validate().unwrap();
+    }
+    // Nothing was reduced, or the one row.
+    assert!(sizes(&graph(&[1, 3], &[1, 3]), &[(1, vec![4, 3])]).is_err());
+    assert_eq!(sizes(&graph(&[2, 3], &[2, 3]), &[(1, vec![4, 5])]).unwrap(), [4, 5]);
+}
+
+#[test]
+fn shapes_keep_the_order_of_strides_and_what_is_broadcast() {
+    let strides = |dims: &[i64], strides: &[i64], new: &[i64]| {
+        let layout = Layout::Strides(strides.to_vec());
+        let x = TensorSpec::new(1, DataType::F32, dims, layout).unwrap();
+        let y = TensorSpec::new(2, DataType::F32, dims, Layout::Packed).unwrap();
+        let relu = pointwise(PointwiseMode::Relu, &[(Port::X, 1)], &[(Port::Y, 2)]);
+        let graph =
+            GraphSpec { tensors: vec![x, y], operations: vec![relu], ..GraphSpec::default() };
+        let resized = graph.with_dims(&[(1, new.to_vec())]).unwrap();
+        let mut builder = Graph::from_spec(graph);
+        builder.set_dims(1, new).unwrap();
+        assert_eq!(builder.spec().tensors[0], resized.tensors[0]);
+        resized.tensors[0].strides.clone()
+    };
+    // Channels last, of one channel.
+    assert_eq!(strides(&[2, 1, 4, 4], &[16, 1, 4, 1], &[2, 3, 4, 4]), [48, 1, 12, 3]);
+    assert_eq!(strides(&[4, 5], &[0, 1], &[6, 8]), [0, 1]);
+    assert_eq!(strides(&[4, 5, 2], &[2, 0, 1], &[6, 8, 3]), [3, 0, 1]);
+    assert_eq!(strides(&[4, 5], &[1, 4], &[6, 8]), [1, 6]);
 }
 
 /// Gives every key one digest.
@@ -224,19 +309,32 @@ fn digests_that_collide_mix_no_plans() {
     assert_eq!(planner.builds(), 20);
 }
 
+/// Waits for threads one by one: ThreadSanitizer sees the end of a thread that is joined, and not that of a
+/// scope.
+fn join_all<T>(threads: Vec<thread::ScopedJoinHandle<'_, T>>) {
+    threads.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+}
+
+/// Counts a thread that waits for another one's build. Atomics order what ThreadSanitizer can follow.
+fn count_once(waiting: &AtomicUsize, is_counted: &AtomicBool, step: Step<'_>) {
+    if step.what.starts_with("wait") && !is_counted.swap(true, Ordering::SeqCst) {
+        waiting.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// Asks for one plan from all threads, whose build doesn't end before all others wait for it, and
 /// returns what each of them got.
 fn all_at_once(
     work: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
 ) -> (Vec<thread::Result<Result<Prepared>>>, usize, PlanCache) {
     let cache = cache(4);
-    let waiting = Arc::new(Mutex::new(HashSet::new()));
+    let waiting = Arc::new(AtomicUsize::new(0));
     let build = AtomicUsize::new(0);
     let planner = {
         let waiting = Arc::clone(&waiting);
         Fake::with_work("toy", move |_, _| {
             let number = build.fetch_add(1, Ordering::SeqCst);
-            while number == 0 && waiting.lock().unwrap().len() < THREADS - 1 {
+            while number == 0 && waiting.load(Ordering::SeqCst) < THREADS - 1 {
                 thread::sleep(Duration::from_millis(1));
             }
             work(number)
@@ -246,10 +344,9 @@ fn all_at_once(
         let asks: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
+                    let is_counted = AtomicBool::new(false);
                     let watch = |step: Step<'_>| {
-                        if step.what.starts_with("wait") {
-                            waiting.lock().unwrap().insert(thread::current().id());
-                        }
+                        count_once(&waiting, &is_counted, step);
                         Ok(())
                     };
                     cache.get_or_build(&conv_relu(), &planner, &Policy::default(), &watch)
@@ -313,7 +410,7 @@ fn a_build_that_panics_wakes_all_who_wait() {
 fn a_build_that_is_cancelled_is_made_by_one_who_waits() {
     // The builder's progress returns an error once all others wait.
     let cache = cache(4);
-    let waiting = Mutex::new(HashSet::new());
+    let waiting = AtomicUsize::new(0);
     let planner = Fake::with_work("toy", |_, progress| {
         for _ in 0..20 {
             thread::sleep(Duration::from_millis(5));
@@ -326,16 +423,17 @@ fn a_build_that_is_cancelled_is_made_by_one_who_waits() {
         let asks: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
+                    let is_counted = AtomicBool::new(false);
                     let watch = |step: Step<'_>| {
+                        count_once(&waiting, &is_counted, step);
                         if step.what.starts_with("wait") {
-                            waiting.lock().unwrap().insert(thread::current().id());
                             return Ok(());
                         }
                         if is_cancelled.load(Ordering::SeqCst) {
                             return Ok(());
                         }
                         // The first builder: it gives up when the seven others wait.
-                        while waiting.lock().unwrap().len() < THREADS - 1 {
+                        while waiting.load(Ordering::SeqCst) < THREADS - 1 {
                             thread::sleep(Duration::from_millis(1));
                         }
                         is_cancelled.store(true, Ordering::SeqCst);
@@ -407,10 +505,11 @@ fn builds_may_ask_for_other_plans() {
     let cache = Arc::new(cache(16));
     let planner = asking(&cache, |images| (images > 1).then(|| images - 1));
     thread::scope(|scope| {
-        for images in 4..=8 {
+        let ask = |images| {
             let (cache, planner) = (&cache, &planner);
-            scope.spawn(move || get(cache, &conv(images), &**planner));
-        }
+            scope.spawn(move || get(cache, &conv(images), &**planner))
+        };
+        join_all((4..=8).map(ask).collect());
     });
     assert_eq!((planner.builds(), cache.len()), (8, 8));
 }
@@ -457,7 +556,7 @@ fn builds_that_ask_for_each_other_end() {
 fn a_cache_of_one_entry_serves_eight_threads() {
     let (cache, planner) = (cache(1), Fake::new("toy"));
     thread::scope(|scope| {
-        for seed in 0..THREADS as u64 {
+        let ask = |seed| {
             let (cache, planner) = (&cache, &planner);
             scope.spawn(move || {
                 let mut random = Random(seed);
@@ -469,8 +568,9 @@ fn a_cache_of_one_entry_serves_eight_threads() {
                         cache.clear();
                     }
                 }
-            });
-        }
+            })
+        };
+        join_all((0..THREADS as u64).map(ask).collect());
     });
     assert!(cache.len() <= 1);
     let total = cache.stats().total;

@@ -4,11 +4,12 @@ mod support;
 
 use keyfold_core::{DType, Device, ErrorKind, Result};
 use keyfold_cudnn::{
-    GraphSpec, PlanCache, Policy, Precision, Prepared, Reference, Step, TensorSpec, Uid,
+    Float, GraphSpec, Operation, PlanCache, Policy, Precision, Prepared, Reference, Step,
+    TensorSpec, Uid,
 };
 use keyfold_tensor::Tensor;
 use support::planner::Fake;
-use support::{Random, conv_relu, described_anew};
+use support::{Random, conv, conv_relu, described_anew};
 
 fn prepared(graph: &GraphSpec) -> Prepared {
     let mut planner = Fake::new("toy");
@@ -129,6 +130,67 @@ fn wrong_packs_are_refused_by_name() {
         assert_eq!(kind, wanted, "{message}");
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     }
+}
+
+#[test]
+fn addresses_are_aligned_as_far_as_a_plan_relies_on_it() {
+    let mut graph = conv_relu();
+    graph.operations.remove(0);
+    graph.tensors.drain(..2);
+    for tensor in &mut graph.tensors {
+        (tensor.dims, tensor.strides, tensor.is_virtual) = (vec![4], vec![1], false);
+    }
+    let memory = Tensor::zeros(&[16], DType::F32, Device::CPU).unwrap();
+    assert_eq!(memory.address() % 16, 0);
+    let part = |start: i64| memory.slice(0, Some(start), Some(start + 4), 1).unwrap();
+    let run = |graph: &GraphSpec, x: i64| prepared(graph).run(&[(3, &part(x)), (4, &part(8))]);
+    run(&graph, 4).unwrap();
+    let error = run(&graph, 1).unwrap_err();
+    let message = error.message();
+    assert!(
+        message.contains("input #3") && message.contains("4 bytes behind a multiple of 16"),
+        "{message}"
+    );
+    // The graph may say less.
+    graph.tensors[0].alignment = 4;
+    run(&graph, 1).unwrap();
+    // The reference executor takes any address.
+    keyfold::init();
+    graph.tensors[0].alignment = 16;
+    let planner = Reference::new(Device::CPU, Precision::AsSpec);
+    let cache = PlanCache::new(1, 1 << 20).unwrap();
+    let plan = cache.get_or_build(&graph, &planner, &Policy::default(), &|_| Ok(())).unwrap();
+    plan.run(&[(3, &part(1)), (4, &part(8))]).unwrap();
+}
+
+#[test]
+fn outputs_that_beta_reads_are_marked() {
+    let mut graph = conv(2);
+    if let Operation::ConvFprop(conv) = &mut graph.operations[0].operation {
+        conv.beta = Float(0.5);
+    }
+    let updated = |graph: &GraphSpec| {
+        let prepared = prepared(graph);
+        let members: Vec<_> = prepared.members().map(|m| (m.uid, m.is_updated)).collect();
+        members
+    };
+    assert!(updated(&graph).contains(&(4, true)));
+    assert!(updated(&conv(2)).iter().all(|member| !member.1));
+}
+
+#[test]
+fn a_hit_says_whose_names_its_plan_has() {
+    let cache = PlanCache::new(4, 1 << 20).unwrap();
+    let (planner, policy) = (Fake::new("toy"), Policy::default());
+    let get =
+        |graph: &GraphSpec| cache.get_or_build(graph, &planner, &policy, &|_| Ok(())).unwrap();
+    assert_eq!(get(&conv_relu()).planned_as(), None);
+    assert_eq!(get(&conv_relu()).planned_as(), None);
+    let mut other = conv_relu();
+    other.name = "other".to_string();
+    assert_eq!(get(&other).planned_as(), Some("block"));
+    let (renumbered, _) = described_anew(&mut Random(3), &conv_relu());
+    assert_eq!(get(&renumbered).planned_as(), Some("block"));
 }
 
 /// Returns a tensor of a specification, whose elements count up in the order of memory.

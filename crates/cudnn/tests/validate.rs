@@ -191,7 +191,13 @@ const STRUCTURE: &[Rule] = &[
         "matmul",
         |g| tensor(g, "c").strides[1] = 4,
         Shape,
-        &["overlap", "stride 1 is 4", "5 or more"],
+        &["tensor \"c\"", "overlap", "stride 1 is 4", "5 or more"],
+    ),
+    (
+        "matmul",
+        |g| tensor(g, "a").strides = vec![999, 1, 1],
+        Shape,
+        &["tensor \"a\"", "[999, 1, 1]", "overlap", "0 for a dimension that is broadcast"],
     ),
     ("matmul", |g| tensor(g, "a").by_value = true, Shape, &["by value", "[2, 3, 4]"]),
     (
@@ -462,7 +468,7 @@ const NETWORKS: &[Rule] = &[
     ("sdpa", |g| attention(g).dropout = Some(Float(1.0)), Value, &["dropout 1", "less than 1"]),
     ("sdpa", |g| attention(g).dropout = Some(Float(-0.5)), Value, &["dropout -0.5"]),
     ("sdpa", |g| attention(g).dropout = Some(Float(f64::NAN)), Value, &["dropout NaN"]),
-    ("sdpa", |g| attention(g).left_bound = Some(-1), Value, &["left_bound -1"]),
+    ("sdpa", |g| attention(g).left_bound = Some(0), Value, &["left_bound 0", "1 or more"]),
     ("sdpa", |g| attention(g).right_bound = Some(-2), Value, &["right_bound -2"]),
     ("sdpa", |g| tensor(g, "seed").dtype = Some(DataType::F32), DType, &["seed", "i32, i64"]),
     ("sdpa", |g| tensor(g, "q").dtype = Some(DataType::I8), DType, &["q (tensor \"q\") is i8"]),

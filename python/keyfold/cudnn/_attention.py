@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyfold._errors import BindingError
-from keyfold.cudnn._base import number
+from keyfold._errors import BindingError, InvalidValue
+from keyfold.cudnn._base import integer, number, scalar, whole, word
 from keyfold.cudnn._norms import Norms
 from keyfold.cudnn._tensor import GraphTensor
 
@@ -14,14 +14,77 @@ __all__ = ["Attention"]
 _Number = float | GraphTensor
 _Dropout = tuple[float, int | GraphTensor, int | GraphTensor]
 
+_ALIGNMENTS = ("top_left", "bottom_right")
+
+
+def _band(
+    method: str,
+    use_causal_mask: bool,
+    use_causal_mask_bottom_right: bool,
+    sliding_window_length: int | None,
+    diagonal_alignment: str | None,
+    diagonal_band_left_bound: int | None,
+    diagonal_band_right_bound: int | None,
+) -> dict[str, Any]:
+    """The band of keys that a query sees, of arguments of which some say the same."""
+
+    def one(name: str, *given: tuple[str, Any]) -> Any:
+        """The value that arguments give, which is the same in all of them."""
+        said = [(argument, value) for argument, value in given if value is not None]
+        for argument, value in said[1:]:
+            if value != said[0][1]:
+                raise InvalidValue(
+                    f"{method}(): {said[0][0]} says {name} {said[0][1]!r}, and {argument} says "
+                    f"{value!r}: give one of them"
+                )
+        return said[0][1] if said else None
+
+    def bound(name: str, given: int | None) -> tuple[str, int | None]:
+        return f"{name}=", None if given is None else integer(given, f"{method}(): {name}")
+
+    if diagonal_alignment is not None:
+        diagonal_alignment = word(diagonal_alignment, f"{method}(): diagonal_alignment")
+        if diagonal_alignment not in _ALIGNMENTS:
+            raise InvalidValue(
+                f'{method}(): diagonal_alignment is "top_left" or "bottom_right", not '
+                f"{diagonal_alignment!r}"
+            )
+    causal = ("use_causal_mask", 0 if use_causal_mask else None)
+    bottom = ("use_causal_mask_bottom_right", 0 if use_causal_mask_bottom_right else None)
+    return {
+        "right_bound": one(
+            "the right bound",
+            causal,
+            bottom,
+            bound("diagonal_band_right_bound", diagonal_band_right_bound),
+        ),
+        "left_bound": one(
+            "the left bound",
+            bound("sliding_window_length", sliding_window_length),
+            bound("diagonal_band_left_bound", diagonal_band_left_bound),
+        ),
+        "alignment": one(
+            "the alignment",
+            (causal[0], "top_left" if use_causal_mask else None),
+            (bottom[0], "bottom_right" if use_causal_mask_bottom_right else None),
+            ("diagonal_alignment=", diagonal_alignment),
+        )
+        or "top_left",
+    }
+
 
 class Attention(Norms):
     """Softmax and scaled-dot-product attention.
 
     Tensors are batches, heads, sequence, features; keys and values may have fewer heads than
-    queries. Masks: `use_causal_mask` hides the keys behind each query, with the first query above
-    the first key; `use_causal_mask_bottom_right` with the last above the last; `left_bound` and
-    `right_bound` say how many keys a query sees up to that diagonal and behind it.
+    queries.
+
+    Masks are a band around a diagonal, which goes through the first query and the first key, or
+    with `diagonal_alignment="bottom_right"` through the last of each. A query sees
+    `diagonal_band_left_bound` keys up to the diagonal, that on it included, and
+    `diagonal_band_right_bound` keys behind it; without a bound it sees all of them.
+    `use_causal_mask` is a right bound of 0, `use_causal_mask_bottom_right` the same at the other
+    diagonal, and `sliding_window_length` is a left bound.
     """
 
     def softmax(
@@ -43,42 +106,44 @@ class Attention(Norms):
             comparison: `cmp_ge` keeps the elements on the diagonal and to its left: a causal mask.
             **options: `compute_data_type` and `name`.
         """
-        operation = {"diagonal_band_mask": {"comparison": comparison.lower()}}
-        inputs = {"x": input, "b": self._number(fill)}
+        comparison = word(comparison, "diagonal_band_mask(): comparison")
+        operation = {"diagonal_band_mask": {"comparison": comparison}}
+        inputs = {"x": input, "b": scalar(fill, "diagonal_band_mask(): fill")}
         (made,) = self._add("diagonal_band_mask", operation, inputs, ["y"], **options)
         return made
 
     def _attention(
         self,
         method: str,
+        operation: str,
         inputs: dict[str, Any],
         outputs: list[str],
-        attn_scale: _Number | None,
-        bias: GraphTensor | None,
-        use_padding_mask: bool,
-        seq_len_q: GraphTensor | None,
-        seq_len_kv: GraphTensor | None,
-        use_causal_mask: bool,
-        use_causal_mask_bottom_right: bool,
-        left_bound: int | None,
-        right_bound: int | None,
-        dropout: _Dropout | None,
-        options: dict[str, Any],
+        *,
+        attn_scale: _Number | None = None,
+        bias: GraphTensor | None = None,
+        use_padding_mask: bool = False,
+        seq_len_q: GraphTensor | None = None,
+        seq_len_kv: GraphTensor | None = None,
+        use_causal_mask: bool = False,
+        use_causal_mask_bottom_right: bool = False,
+        sliding_window_length: int | None = None,
+        diagonal_alignment: str | None = None,
+        diagonal_band_left_bound: int | None = None,
+        diagonal_band_right_bound: int | None = None,
+        dropout: _Dropout | None = None,
+        **options: Any,
     ) -> tuple[GraphTensor, ...]:
         if use_padding_mask != (seq_len_q is not None and seq_len_kv is not None):
             raise BindingError(
                 f"{method}() takes seq_len_q= and seq_len_kv= with use_padding_mask=True, and "
                 "neither without"
             )
-        if (use_causal_mask or use_causal_mask_bottom_right) and right_bound is None:
-            right_bound = 0
-        attributes: dict[str, Any] = {
-            "right_bound": right_bound,
-            "left_bound": left_bound,
-            "alignment": "bottom_right" if use_causal_mask_bottom_right else "top_left",
-        }
+        attributes = _band(
+            method, use_causal_mask, use_causal_mask_bottom_right, sliding_window_length,
+            diagonal_alignment, diagonal_band_left_bound, diagonal_band_right_bound,
+        )  # fmt: skip
         inputs |= {
-            "attn_scale": self._number(attn_scale),
+            "attn_scale": scalar(attn_scale, f"{method}(): attn_scale"),
             "bias": bias,
             "seq_len_q": seq_len_q,
             "seq_len_kv": seq_len_kv,
@@ -88,14 +153,17 @@ class Attention(Norms):
                 raise BindingError(
                     f"{method}(): dropout is (probability, seed, offset), not {dropout!r}"
                 )
-            attributes["dropout"] = number(float(dropout[0]))
-            inputs |= {"seed": self._whole(dropout[1]), "offset": self._whole(dropout[2])}
-        return self._add(method, {method: attributes}, inputs, outputs, **options)
-
-    def _whole(self, given: int | GraphTensor) -> GraphTensor:
-        if isinstance(given, GraphTensor):
-            return given
-        return self._own(self._native.scalar(int(given), "int64", ""))
+            probability, seed, offset = dropout
+            if not isinstance(probability, int | float):
+                raise BindingError(
+                    f"{method}(): the probability of dropout is a number, not {probability!r}"
+                )
+            attributes["dropout"] = number(float(probability))
+            inputs |= {
+                "seed": whole(seed, f"{method}(): the seed of dropout"),
+                "offset": whole(offset, f"{method}(): the offset of dropout"),
+            }
+        return self._add(method, {operation: attributes}, inputs, outputs, **options)
 
     def sdpa(
         self,
@@ -110,8 +178,10 @@ class Attention(Norms):
         seq_len_kv: GraphTensor | None = None,
         use_causal_mask: bool = False,
         use_causal_mask_bottom_right: bool = False,
-        left_bound: int | None = None,
-        right_bound: int | None = None,
+        sliding_window_length: int | None = None,
+        diagonal_alignment: str | None = None,
+        diagonal_band_left_bound: int | None = None,
+        diagonal_band_right_bound: int | None = None,
         dropout: _Dropout | None = None,
         generate_stats: bool = False,
         **options: Any,
@@ -123,25 +193,84 @@ class Attention(Norms):
             k: the keys.
             v: the values.
             attn_scale: a number, or a tensor of one element; 1 by default.
-            bias: what is added to the scores.
+            bias: the tensor that is added to the scores.
             use_padding_mask: whether each example has lengths of its own.
             seq_len_q: these lengths of queries, int32, one for each batch.
             seq_len_kv: these lengths of keys and values.
             use_causal_mask: whether a query sees no keys behind it.
             use_causal_mask_bottom_right: the same, the last query above the last key.
-            left_bound: how many keys, less one, a query sees up to the diagonal.
-            right_bound: how many keys a query sees behind the diagonal.
+            sliding_window_length: as `diagonal_band_left_bound`.
+            diagonal_alignment: `top_left`, the default, or `bottom_right`.
+            diagonal_band_left_bound: how many keys a query sees up to the diagonal, that on it
+                included, 1 or more.
+            diagonal_band_right_bound: how many keys a query sees behind the diagonal, 0 or more.
             dropout: the probability that a weight is dropped, the seed and the offset.
             generate_stats: whether the statistics that `sdpa_backward` takes are returned, too.
             **options: `compute_data_type` and `name`.
+
+        Raises:
+            InvalidValue: two arguments say different masks.
         """
-        inputs = {"q": q, "k": k, "v": v}
         made = self._attention(
-            "sdpa", inputs, ["o", "stats"] if generate_stats else ["o"], attn_scale, bias,
-            use_padding_mask, seq_len_q, seq_len_kv, use_causal_mask,
-            use_causal_mask_bottom_right, left_bound, right_bound, dropout, options,
+            "sdpa", "sdpa", {"q": q, "k": k, "v": v}, ["o", "stats"] if generate_stats else ["o"],
+            attn_scale=attn_scale, bias=bias, use_padding_mask=use_padding_mask,
+            seq_len_q=seq_len_q, seq_len_kv=seq_len_kv, use_causal_mask=use_causal_mask,
+            use_causal_mask_bottom_right=use_causal_mask_bottom_right,
+            sliding_window_length=sliding_window_length, diagonal_alignment=diagonal_alignment,
+            diagonal_band_left_bound=diagonal_band_left_bound,
+            diagonal_band_right_bound=diagonal_band_right_bound, dropout=dropout, **options,
         )  # fmt: skip
         return made[0], made[1] if generate_stats else None
+
+    def sdpa_fp8(
+        self,
+        q: GraphTensor,
+        k: GraphTensor,
+        v: GraphTensor,
+        descale_q: _Number,
+        descale_k: _Number,
+        descale_v: _Number,
+        descale_s: _Number,
+        scale_s: _Number,
+        scale_o: _Number | None = None,
+        *,
+        generate_stats: bool = False,
+        **options: Any,
+    ) -> tuple[GraphTensor, GraphTensor | None, GraphTensor, GraphTensor]:
+        """Return attention of 8-bit floats, which are multiplied by their scales.
+
+        Args:
+            q: the queries, of 8-bit floats.
+            k: the keys.
+            v: the values.
+            descale_q: the factor of q: a number, or a tensor of one element.
+            descale_k: the factor of k.
+            descale_v: the factor of v.
+            descale_s: the factor of the weights when they are read, 1 / `scale_s`.
+            scale_s: the factor of the weights before they are rounded to 8 bits.
+            scale_o: the factor of the result, where that is of 8-bit floats.
+            generate_stats: whether the statistics of the rows are returned.
+            **options: the masks, `attn_scale`, `bias` and `dropout` of `sdpa`,
+                `compute_data_type` and `name`.
+
+        Returns:
+            The result, the statistics or None, and the greatest magnitudes of the weights and of
+            the result.
+        """
+        scales = {
+            "descale_q": descale_q,
+            "descale_k": descale_k,
+            "descale_v": descale_v,
+            "descale_s": descale_s,
+            "scale_s": scale_s,
+            "scale_o": scale_o,
+        }
+        inputs: dict[str, Any] = {"q": q, "k": k, "v": v}
+        for port, given in scales.items():
+            inputs[port] = scalar(given, f"sdpa_fp8(): {port}")
+        outputs = ["o", "amax_s", "amax_o", *(["stats"] if generate_stats else [])]
+        o, amax_s, amax_o, *stats = self._attention("sdpa_fp8", "sdpa", inputs, outputs, **options)
+        return o, stats[0] if stats else None, amax_s, amax_o
 
     def sdpa_backward(
         self,
@@ -152,23 +281,22 @@ class Attention(Norms):
         dO: GraphTensor,  # noqa: N803 # NVIDIA's frontend's name
         stats: GraphTensor,
         *,
-        attn_scale: _Number | None = None,
-        bias: GraphTensor | None = None,
-        use_padding_mask: bool = False,
-        seq_len_q: GraphTensor | None = None,
-        seq_len_kv: GraphTensor | None = None,
-        use_causal_mask: bool = False,
-        use_causal_mask_bottom_right: bool = False,
-        left_bound: int | None = None,
-        right_bound: int | None = None,
-        dropout: _Dropout | None = None,
+        generate_dbias: bool = False,
         **options: Any,
-    ) -> tuple[GraphTensor, GraphTensor, GraphTensor]:
-        """Return the gradients of q, k and v, of that of `o`; the rest is as in the forward."""
+    ) -> tuple[GraphTensor, ...]:
+        """Return the gradients of q, k and v, of that of `o`.
+
+        Args:
+            q: the queries.
+            k: the keys.
+            v: the values.
+            o: the forward's result.
+            dO: its gradient.
+            stats: the forward's statistics.
+            generate_dbias: whether the gradient of `bias` is returned, as the fourth.
+            **options: the masks, `attn_scale`, `bias` and `dropout`, as in the forward,
+                `compute_data_type` and `name`.
+        """
         inputs = {"q": q, "k": k, "v": v, "o": o, "do": dO, "stats": stats}
-        dq, dk, dv = self._attention(
-            "sdpa_backward", inputs, ["dq", "dk", "dv"], attn_scale, bias,
-            use_padding_mask, seq_len_q, seq_len_kv, use_causal_mask,
-            use_causal_mask_bottom_right, left_bound, right_bound, dropout, options,
-        )  # fmt: skip
-        return dq, dk, dv
+        outputs = ["dq", "dk", "dv", *(["dbias"] if generate_dbias else [])]
+        return self._attention("sdpa_backward", "sdpa_backward", inputs, outputs, **options)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from keyfold import _core
-from keyfold._errors import BindingError
+from keyfold._errors import BindingError, InvalidValue
 from keyfold.cudnn._tensor import GraphTensor
 
-__all__ = ["GraphBase", "Inputs", "integers", "number", "type_name"]
+__all__ = [
+    "GraphBase",
+    "Inputs",
+    "Scalar",
+    "integer",
+    "integers",
+    "number",
+    "scalar",
+    "sizes",
+    "type_name",
+    "whole",
+    "word",
+]
 
-Inputs: TypeAlias = Mapping[str, "GraphTensor | Sequence[GraphTensor] | None"]
+Inputs: TypeAlias = Mapping[str, "GraphTensor | Scalar | Sequence[GraphTensor] | None"]
 
 _EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2")
 
@@ -34,16 +48,84 @@ def number(value: Any) -> Any:
     return value
 
 
+def integer(given: Any, where: str) -> int:
+    """An integer of 64 bits, which isn't a float that is cut off.
+
+    Raises:
+        BindingError: it isn't an integer.
+        InvalidValue: it doesn't fit 64 bits.
+    """
+    try:
+        value = operator.index(given)
+    except TypeError:
+        raise BindingError(f"{where} takes an int, not {given!r}") from None
+    if not -(2**63) <= value < 2**63:
+        raise InvalidValue(f"{where} is {value}, which doesn't fit 64 bits with a sign")
+    return value
+
+
+def sizes(given: Iterable[Any], where: str) -> list[int]:
+    """A list of integers of 64 bits.
+
+    Raises:
+        BindingError: it isn't a list of integers.
+        InvalidValue: one of them doesn't fit 64 bits.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise BindingError(f"{where} takes a list of ints, not {given!r}")
+    return [integer(item, where) for item in given]
+
+
 def integers(given: int | Iterable[int], count: int, where: str) -> list[int]:
     """One integer for each dimension of space; one alone counts for all."""
-    import operator
-
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return [integer(item, where) for item in given]
     try:
-        if not isinstance(given, Iterable):
-            return [operator.index(given)] * count
-        return [operator.index(item) for item in given]
-    except TypeError:
+        return [integer(given, where)] * count
+    except BindingError:
         raise BindingError(f"{where} takes an int or a list of ints, not {given!r}") from None
+
+
+def word(given: Any, where: str) -> str:
+    """A name of a mode, in lower case.
+
+    Raises:
+        BindingError: it isn't a string.
+    """
+    if not isinstance(given, str):
+        raise BindingError(f"{where} takes a string, not {given!r}")
+    return given.lower()
+
+
+class Scalar(NamedTuple):
+    """A number that an operation reads, which becomes a tensor of the graph with the operation."""
+
+    value: float
+    data_type: str | None
+
+
+def scalar(given: Any, where: str) -> GraphTensor | Scalar | None:
+    """A tensor as it is, and a number as a float of the graph's compute data type.
+
+    Raises:
+        BindingError: it is neither a tensor nor a number.
+    """
+    if given is None or isinstance(given, GraphTensor):
+        return given
+    value = given.item() if hasattr(given, "item") else given
+    if not isinstance(value, int | float):
+        raise BindingError(f"{where} takes a number or a tensor of the graph, not {given!r}")
+    return Scalar(float(value), None)
+
+
+def whole(given: Any, where: str) -> GraphTensor | Scalar:
+    """A tensor as it is, and an integer as one of int64.
+
+    Raises:
+        BindingError: it is neither a tensor nor an integer.
+        InvalidValue: it doesn't fit 64 bits.
+    """
+    return given if isinstance(given, GraphTensor) else Scalar(integer(given, where), "int64")
 
 
 class GraphBase:
@@ -59,21 +141,31 @@ class GraphBase:
         inputs: Inputs,
         outputs: Sequence[str],
         *,
-        compute_data_type: Any = None,
-        name: str = "",
+        dims: Sequence[int] | None = None,
+        **options: Any,
     ) -> tuple[GraphTensor, ...]:
-        """Add an operation; returns the tensors at its outputs, in their order."""
-        import json
+        """Add an operation, or nothing; returns the tensors at its outputs, in their order.
 
-        uids: list[tuple[str, int]] = []
+        `dims` are the sizes of the first output, where the inputs leave them free.
+        """
+        compute, name = options.pop("compute_data_type", None), options.pop("name", "")
+        if options:
+            raise BindingError(
+                f"{method}() takes no argument {next(iter(options))!r}; beside its own it takes "
+                "compute_data_type and name"
+            )
+        ports: list[tuple[str, int | Scalar]] = []
         for port, given in inputs.items():
-            listed = given if isinstance(given, list | tuple) else [given]
-            uids += [
-                (port, self._uid(item, f"{method}(): {port}"))
-                for item in listed
-                if item is not None
-            ]
-        step = (json.dumps(operation), uids, list(outputs), type_name(compute_data_type), name)
+            # A scalar is a tuple, too.
+            is_list = isinstance(given, list | tuple) and not isinstance(given, Scalar)
+            for item in given if is_list else [given]:
+                if item is not None:
+                    is_scalar = isinstance(item, Scalar)
+                    where = f"{method}(): {port}"
+                    ports.append((port, item if is_scalar else self._uid(item, where)))
+        if dims is not None:
+            dims = sizes(dims, f"{method}(): dim")
+        step = (json.dumps(operation), ports, list(outputs), type_name(compute), name, dims)
         made = self._native.add(method, *step)
         return tuple(self._own(uid) for uid in made)
 

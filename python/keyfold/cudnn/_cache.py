@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyfold import _core
 from keyfold._errors import BindingError
+from keyfold.cudnn._base import sizes
 
 if TYPE_CHECKING:
     from keyfold.cudnn._graph import Graph, Progress
@@ -16,24 +17,29 @@ __all__ = ["PlanCache", "PlanCacheStats", "plan_cache"]
 
 
 class PlanCacheStats:
-    """The numbers of the cache. It prints as a table.
+    """The counters of the cache. It prints as two tables: counters by kind of graph, and plans.
 
     Attributes:
-        hits: how often a plan was there.
-        misses: how often one was built.
-        waits: how often a thread waited for another one's build.
+        plans: how many plans are kept.
+        hits: how many requests found a plan in the cache.
+        misses: how many requests found none, and built it.
+        waits: how many requests waited for another thread's build and got its plan.
         failures: how many builds failed or were cancelled.
-        evictions: how many plans went because of the bounds.
+        evictions: how many plans were evicted because of the bounds.
         build_seconds: the time of all builds.
-        bytes: what the plans take.
+        bytes: the memory that the plans hold.
         capacity: the most plans.
         capacity_bytes: the most bytes of them.
-        by_operation: these counters by the graphs' main operation.
+        by_operation: a dict of these counters (`plans` to `build_seconds`) for each main operation
+            of the graphs, of all data types together.
+        by_kind: the same for each pair of main operation and its data type:
+            `stats.by_kind["conv_fprop", "float16"]["hits"]`.
         entries: a dict for each plan, the one used last first: `operation`, `data_type`,
             `signature`, `device`, `engine`, `workspace_bytes`, `bytes`, `build_seconds`, `hits`,
             `is_marker`.
     """
 
+    plans: int
     hits: int
     misses: int
     waits: int
@@ -44,6 +50,7 @@ class PlanCacheStats:
     capacity: int
     capacity_bytes: int
     by_operation: dict[str, dict[str, Any]]
+    by_kind: dict[tuple[str, str | None], dict[str, Any]]
     entries: list[dict[str, Any]]
 
     def __init__(self, text: str, data: dict[str, Any]) -> None:
@@ -54,9 +61,22 @@ class PlanCacheStats:
         return self._text.rstrip()
 
     def _repr_html_(self) -> str:
-        """The table that notebooks show."""
+        """The tables that notebooks show."""
         from keyfold._show import _html
 
+        counters = ("plans", "hits", "misses", "waits", "failures", "evictions")
+        kinds = [
+            [
+                operation,
+                str(data_type),
+                *(str(counts[counter]) for counter in counters),
+                f"{counts['build_seconds'] * 1e3:.1f} ms",
+            ]
+            for (operation, data_type), counts in self.by_kind.items()
+        ]
+        by_kind = _html.table(
+            ["operation", "data_type", *counters, "builds"], kinds, right=tuple(range(2, 9))
+        )
         columns = ("operation", "data_type", "signature", "device", "engine", "workspace_bytes")
         head = [*columns, "build", "hits"]
         rows = [
@@ -69,7 +89,8 @@ class PlanCacheStats:
         ]
         title = _html.words(f"Plan cache: {len(rows)} of {self.capacity} plans")
         lines = self._text.splitlines()[1:2]
-        return _html.page(title, _html.table(head, rows, right=(5, 6, 7)), _html.notes(lines))
+        plans = _html.table(head, rows, right=(5, 6, 7))
+        return _html.page(title, by_kind, plans, _html.notes(lines))
 
 
 class PlanCache:
@@ -148,8 +169,8 @@ class PlanCache:
             (4, 3)
         """
         listed = [
-            [(_number(graph, key), [int(n) for n in dim]) for key, dim in sizes.items()]
-            for sizes in shapes
+            [(_number(graph, key), sizes(dim, "prepare(): shapes")) for key, dim in shape.items()]
+            for shape in shapes
         ]
         options = graph._options(device, policy, workspace_limit, precision, tf32)
         return _core._cudnn_prepare(graph._native, graph._keys(), listed, options, progress)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keyfold import _core
-from keyfold._errors import InvalidValue
+from keyfold._errors import BindingError, InvalidValue
 from keyfold.cudnn._attention import Attention
-from keyfold.cudnn._base import type_name
+from keyfold.cudnn._base import integer, sizes, type_name
 from keyfold.cudnn._operations import Operations
 from keyfold.cudnn._pointwise import PointwiseOperations
 from keyfold.cudnn._tensor import GraphTensor
@@ -92,14 +92,14 @@ class Graph(PointwiseOperations, Operations, Attention):
             GraphTensor('x', float16, dim=[2, 3, 4, 5], stride=[60, 1, 15, 3])
         """
         made = self._native.tensor(
-            [int(size) for size in dim],
-            None if stride is None else [int(step) for step in stride],
+            sizes(dim, "tensor(): dim"),
+            None if stride is None else sizes(stride, "tensor(): stride"),
             type_name(data_type),
             name,
-            uid,
+            integer(uid, "tensor(): uid"),
             is_virtual,
             is_pass_by_value,
-            alignment,
+            integer(alignment, "tensor(): alignment"),
         )
         return self._own(made)
 
@@ -107,16 +107,21 @@ class Graph(PointwiseOperations, Operations, Attention):
         """Add a tensor with the sizes, strides and data type of an array or of another tensor.
 
         Args:
-            array: an array of any library that keyfold reads, or a tensor of a graph.
+            array: an array of any library that keyfold reads, or a tensor of a graph, whose alignment
+                the new one has, too.
             name: its name.
             uid: its number; the next free one by default.
         """
+        alignment = 16
         if isinstance(array, GraphTensor):
             dim, stride, data_type = array.dim, array.stride, array.data_type
+            alignment = array.alignment
         else:
             view = _core._view(array)
             dim, stride, data_type = list(view.shape), list(view.strides), str(view.dtype)
-        return self.tensor(dim=dim, stride=stride, data_type=data_type, name=name, uid=uid)
+        return self.tensor(
+            dim=dim, stride=stride, data_type=data_type, name=name, uid=uid, alignment=alignment
+        )
 
     def scalar(self, value: float, data_type: Any = None, *, name: str = "") -> GraphTensor:
         """Add a number that belongs to the graph, which operations broadcast.
@@ -218,11 +223,14 @@ class Graph(PointwiseOperations, Operations, Attention):
     def from_json(cls, text: str) -> Graph:
         """Return the graph of a JSON text.
 
-        Its tensors are `graph["name"]` and `graph[uid]`.
+        Its tensors are `graph["name"]` and `graph[uid]`, and its default data types are those that
+        it was made with.
 
         Raises:
             InvalidValue: the text is damaged, or of a later version; it says where.
         """
+        if not isinstance(text, str):
+            raise BindingError(f"from_json() takes a string, not {type(text).__name__}")
         graph = cls.__new__(cls)
         graph._native = _core._CudnnGraph.from_json(text)
         graph._tensors = {}

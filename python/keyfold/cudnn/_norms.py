@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from keyfold._errors import InvalidValue
-from keyfold.cudnn._base import GraphBase
+from keyfold.cudnn._base import GraphBase, integer, scalar, word
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = ["Norms"]
 
 _Number = float | GraphTensor
-_PHASES = {"inference": "inference", "training": "training"}
+_PHASES = ("inference", "training", "persistent_training")
+
+
+def _trains(method: str, phase: str) -> bool:
+    """Whether a phase returns statistics."""
+    return word(phase, f"{method}(): norm_forward_phase") in _PHASES[1:]
 
 
 class Norms(GraphBase):
@@ -27,11 +32,6 @@ class Norms(GraphBase):
         BindingError: an argument isn't a tensor of this graph.
     """
 
-    def _number(self, given: _Number | None) -> GraphTensor | None:
-        if given is None or isinstance(given, GraphTensor):
-            return given
-        return self._own(self._native.scalar(float(given), None, ""))
-
     def _norm(
         self,
         method: str,
@@ -41,15 +41,15 @@ class Norms(GraphBase):
         options: dict[str, Any],
         groups: int | None = None,
     ) -> tuple[GraphTensor, ...]:
-        phase = str(phase).lower()
+        phase = word(phase, f"{method}(): norm_forward_phase")
         if phase not in _PHASES:
             raise InvalidValue(
-                f'{method}(): norm_forward_phase is "inference" or "training", not {phase!r}'
+                f"{method}(): norm_forward_phase is one of {', '.join(_PHASES)}, not {phase!r}"
             )
         mode = {"adalayernorm": "ada_layer_norm"}.get(method, method.replace("norm", "_norm"))
         attributes: dict[str, Any] = {"mode": mode, "phase": phase}
         if groups is not None:
-            attributes["groups"] = groups
+            attributes["groups"] = integer(groups, f"{method}(): groups")
         return self._add(method, {"norm": attributes}, inputs, outputs, **options)
 
     def _norm_backward(
@@ -64,7 +64,7 @@ class Norms(GraphBase):
         mode = {"adalayernorm": "ada_layer_norm"}.get(forward, forward.replace("norm", "_norm"))
         attributes: dict[str, Any] = {"mode": mode}
         if groups is not None:
-            attributes["groups"] = groups
+            attributes["groups"] = integer(groups, f"{method}(): groups")
         outputs = ["dx", "dscale", "dbias"] if has_bias else ["dx", "dscale"]
         return self._add(method, {"norm_backward": attributes}, inputs, outputs, **options)
 
@@ -77,9 +77,13 @@ class Norms(GraphBase):
         in_running_var: GraphTensor | None = None,
         epsilon: _Number = 1e-5,
         momentum: _Number | None = None,
+        norm_forward_phase: str = "training",
         **options: Any,
     ) -> tuple[GraphTensor | None, ...]:
         """Normalize the elements of each channel, in training.
+
+        `norm_forward_phase` is `training` or `persistent_training`, which asks for kernels that
+        keep a channel's elements on the chip.
 
         Returns:
             The result, the mean, the inverse of the standard deviation, and the next running mean
@@ -90,14 +94,19 @@ class Norms(GraphBase):
             "x": input,
             "scale": scale,
             "bias": bias,
-            "epsilon": self._number(epsilon),
-            "momentum": self._number(0.1 if momentum is None and running else momentum),
+            "epsilon": scalar(epsilon, "batchnorm(): epsilon"),
+            "momentum": scalar(
+                0.1 if momentum is None and running else momentum, "batchnorm(): momentum"
+            ),
             "running_mean": in_running_mean,
             "running_variance": in_running_var,
         }
         outputs = ["y", "mean", "inv_variance"]
         outputs += ["next_running_mean", "next_running_variance"] if running else []
-        made = self._norm("batchnorm", "training", inputs, outputs, options)
+        if _trains("batchnorm", norm_forward_phase):
+            made = self._norm("batchnorm", norm_forward_phase, inputs, outputs, options)
+        else:
+            raise InvalidValue("batchnorm() is for training: batchnorm_inference is another method")
         return made if running else (*made, None, None)
 
     def batchnorm_inference(
@@ -191,8 +200,9 @@ class Norms(GraphBase):
         options: dict[str, Any],
         groups: int | None = None,
     ) -> tuple[GraphTensor | None, ...]:
-        inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": self._number(epsilon)}
-        trains = str(phase).lower() == "training"
+        epsilon_input = scalar(epsilon, f"{method}(): epsilon")
+        inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": epsilon_input}
+        trains = _trains(method, phase)
         outputs = ["y", "mean", "inv_variance"] if trains else ["y"]
         made = self._norm(method, phase, inputs, outputs, options, groups)
         return made if trains else (*made, None, None)
@@ -211,8 +221,9 @@ class Norms(GraphBase):
         Returns:
             The result, and the inverse of that root, or None in the phase `inference`.
         """
-        inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": self._number(epsilon)}
-        trains = str(norm_forward_phase).lower() == "training"
+        epsilon_input = scalar(epsilon, "rmsnorm(): epsilon")
+        inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": epsilon_input}
+        trains = _trains("rmsnorm", norm_forward_phase)
         outputs = ["y", "inv_variance"] if trains else ["y"]
         made = self._norm("rmsnorm", norm_forward_phase, inputs, outputs, options)
         return made[0], made[1] if trains else None

@@ -6,12 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keyfold._errors import BindingError, InvalidValue
-from keyfold.cudnn._base import GraphBase, integers
+from keyfold.cudnn._base import GraphBase, integer, integers, number, sizes, word
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = ["Operations"]
 
 _Integers = int | Iterable[int]
+
+
+def _factor(given: Any, where: str) -> Any:
+    """A factor that is an attribute, as JSON has it."""
+    value = number(given)
+    if not isinstance(value, int | float | str) or isinstance(given, str):
+        raise BindingError(f"{where} takes a number, not {given!r}")
+    return value
 
 
 class Operations(GraphBase):
@@ -38,6 +46,8 @@ class Operations(GraphBase):
         stride: _Integers,
         dilation: _Integers,
         convolution_mode: str,
+        alpha: float,
+        beta: float,
         options: dict[str, Any],
     ) -> GraphTensor:
         first = next(iter(inputs.values()))
@@ -57,7 +67,9 @@ class Operations(GraphBase):
             "post_padding": listed("post_padding", both if post_padding is None else post_padding),
             "stride": listed("stride", stride),
             "dilation": listed("dilation", dilation),
-            "mode": convolution_mode.lower(),
+            "mode": word(convolution_mode, f"{method}(): convolution_mode"),
+            "alpha": _factor(alpha, f"{method}(): alpha"),
+            "beta": _factor(beta, f"{method}(): beta"),
         }
         (made,) = self._add(method, {method: attributes}, inputs, [result], **options)
         return made
@@ -73,6 +85,8 @@ class Operations(GraphBase):
         stride: _Integers = 1,
         dilation: _Integers = 1,
         convolution_mode: str = "cross_correlation",
+        alpha: float = 1.0,
+        beta: float = 0.0,
         **options: Any,
     ) -> GraphTensor:
         """Return the convolution of images with a filter.
@@ -88,11 +102,14 @@ class Operations(GraphBase):
             stride: the distance of what neighbours in the result see.
             dilation: the distance of what neighbours in the weight see.
             convolution_mode: `cross_correlation`, or `convolution` with the weight read backwards.
+            alpha: the factor of the result.
+            beta: the factor of what the output holds before, which is added; a plan's `out=` gives
+                the array.
             **options: `compute_data_type` and `name`.
         """
         return self._convolution(
             "conv_fprop", {"x": image, "w": weight}, "y", padding, pre_padding, post_padding,
-            stride, dilation, convolution_mode, options,
+            stride, dilation, convolution_mode, alpha, beta, options,
         )  # fmt: skip
 
     def conv_dgrad(
@@ -106,6 +123,8 @@ class Operations(GraphBase):
         stride: _Integers = 1,
         dilation: _Integers = 1,
         convolution_mode: str = "cross_correlation",
+        alpha: float = 1.0,
+        beta: float = 0.0,
         **options: Any,
     ) -> GraphTensor:
         """Return the gradient of a convolution's image, of that of its result.
@@ -114,7 +133,7 @@ class Operations(GraphBase):
         """
         return self._convolution(
             "conv_dgrad", {"dy": loss, "w": filter}, "dx", padding, pre_padding, post_padding,
-            stride, dilation, convolution_mode, options,
+            stride, dilation, convolution_mode, alpha, beta, options,
         )  # fmt: skip
 
     def conv_wgrad(
@@ -128,12 +147,14 @@ class Operations(GraphBase):
         stride: _Integers = 1,
         dilation: _Integers = 1,
         convolution_mode: str = "cross_correlation",
+        alpha: float = 1.0,
+        beta: float = 0.0,
         **options: Any,
     ) -> GraphTensor:
         """Return the gradient of a convolution's filter; `set_dim` says which size of several."""
         return self._convolution(
             "conv_wgrad", {"x": image, "dy": loss}, "dw", padding, pre_padding, post_padding,
-            stride, dilation, convolution_mode, options,
+            stride, dilation, convolution_mode, alpha, beta, options,
         )  # fmt: skip
 
     def matmul(
@@ -195,7 +216,7 @@ class Operations(GraphBase):
         def listed(name: str, given: _Integers) -> list[int]:
             return integers(given, space, f"{method}(): {name}")
 
-        mode = resampling_mode.lower()
+        mode = word(resampling_mode, f"{method}(): resampling_mode")
         attributes = {
             "mode": mode,
             "padding_mode": padding_mode or ("neg_inf" if mode == "maxpool" else "zero"),
@@ -264,8 +285,9 @@ class Operations(GraphBase):
     ) -> GraphTensor:
         """Return the gradient of pooling's input, of that of its result.
 
-        Max pooling needs the forward's `index`, or its `input` and `output`. Where several sizes
-        have one result, `set_dim` says a greater one.
+        Max pooling needs the forward's `index`, or its `input` and `output`, which average pooling may
+        have, too: the gradient has the input's sizes. Where several sizes have one result, `set_dim`
+        says a greater one.
         """
         self._uid(loss, "resample_backward(): loss")
         operation = self._resampling(
@@ -289,25 +311,27 @@ class Operations(GraphBase):
         Args:
             input: the tensor.
             mode: `add`, `mul`, `mul_no_zeros`, `min`, `max`, `amax`, `avg`, `norm1` or `norm2`.
-            dim: the sizes of the result, as `set_dim` sets them; all are 1 by default.
+            dim: the sizes of the result, each that of the input, or 1 where elements are reduced;
+                all are 1 by default.
             **options: `compute_data_type` and `name`.
         """
-        operation = {"reduction": {"mode": mode.lower()}}
-        (made,) = self._add("reduction", operation, {"x": input}, ["y"], **options)
-        return made.set_dim([1] * len(input.dim) if dim is None else dim)
+        operation = {"reduction": {"mode": word(mode, "reduction(): mode")}}
+        (made,) = self._add("reduction", operation, {"x": input}, ["y"], dims=dim, **options)
+        return made
 
     def reshape(
         self, input: GraphTensor, dim: Sequence[int] | None = None, **options: Any
     ) -> GraphTensor:
         """Return the same elements, in row-major order, under other sizes."""
-        (made,) = self._add("reshape", "reshape", {"x": input}, ["y"], **options)
-        return made if dim is None else made.set_dim(dim)
+        (made,) = self._add("reshape", "reshape", {"x": input}, ["y"], dims=dim, **options)
+        return made
 
     def transpose(
         self, input: GraphTensor, permutation: Sequence[int], **options: Any
     ) -> GraphTensor:
         """Return the tensor whose dimensions are the input's, in the order of the permutation."""
-        operation = {"transpose": {"permutation": [int(axis) for axis in permutation]}}
+        axes = sizes(permutation, "transpose(): permutation")
+        operation = {"transpose": {"permutation": axes}}
         (made,) = self._add("transpose", operation, {"x": input}, ["y"], **options)
         return made
 
@@ -336,7 +360,10 @@ class Operations(GraphBase):
         **options: Any,
     ) -> GraphTensor:
         """Return tensors one behind the other along an axis."""
-        attributes = {"axis": axis, "in_place_index": in_place_index}
+        attributes = {"axis": integer(axis, "concatenate(): axis")}
+        if in_place_index is not None:
+            where = "concatenate(): in_place_index"
+            attributes["in_place_index"] = integer(in_place_index, where)
         operation = {"concatenate": attributes}
         (made,) = self._add("concatenate", operation, {"x": list(inputs)}, ["y"], **options)
         return made

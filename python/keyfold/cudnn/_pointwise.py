@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from keyfold.cudnn._base import GraphBase, number
+from keyfold.cudnn._base import GraphBase, integer, number
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = ["PointwiseOperations"]
@@ -27,6 +27,8 @@ class PointwiseOperations(GraphBase):
     def _pointwise(
         self, mode: str, inputs: dict[str, GraphTensor], options: _Options, **attributes: Any
     ) -> GraphTensor:
+        for port, given in inputs.items():
+            self._uid(given, f"{mode}(): {port}")
         named = {name: number(value) for name, value in attributes.items()}
         operation = {"pointwise": {"mode": mode, **named}}
         port = "dx" if mode.endswith("_backward") else "y"
@@ -265,6 +267,7 @@ class PointwiseOperations(GraphBase):
 
     def gen_index(self, input: GraphTensor, axis: int, **options: _Options) -> GraphTensor:
         """Return each element's index along an axis."""
+        axis = integer(axis, "gen_index(): axis")
         return self._pointwise("gen_index", {"x": input}, options, axis=axis)
 
     def relu(

@@ -24,7 +24,7 @@ class GraphTensor:
         self._graph = graph
         self._uid = uid
 
-    def _read(self) -> tuple[str, str | None, list[int], list[int], bool, bool, Any]:
+    def _read(self) -> tuple[str, str | None, list[int], list[int], int, bool, bool, Any]:
         return self._graph._native.read(self._uid)
 
     @property
@@ -53,19 +53,24 @@ class GraphTensor:
         return self._read()[3]
 
     @property
+    def alignment(self) -> int:
+        """The alignment of its address in bytes, a power of two."""
+        return self._read()[4]
+
+    @property
     def is_virtual(self) -> bool:
         """Whether it has no memory: operations pass it on."""
-        return self._read()[4]
+        return self._read()[5]
 
     @property
     def is_pass_by_value(self) -> bool:
         """Whether it is one number that isn't read from memory."""
-        return self._read()[5]
+        return self._read()[6]
 
     @property
     def value(self) -> float | int | None:
         """The number that belongs to the graph, of a scalar."""
-        value: float | int | None = self._read()[6]
+        value: float | int | None = self._read()[7]
         return value
 
     def set_output(self, is_output: bool = True) -> GraphTensor:
@@ -92,7 +97,9 @@ class GraphTensor:
         The sizes of a reduction, a reshape and some gradients aren't determined by the inputs.
         What is computed from the tensor follows.
         """
-        return self._set("dim", [int(size) for size in dim])
+        from keyfold.cudnn._base import sizes
+
+        return self._set("dim", sizes(dim, "set_dim(): dim"))
 
     def set_stride(self, stride: Sequence[int]) -> GraphTensor:
         """Set its strides, in elements.
@@ -100,7 +107,9 @@ class GraphTensor:
         Raises:
             ShapeError: they aren't as many as the sizes.
         """
-        return self._set("stride", [int(step) for step in stride])
+        from keyfold.cudnn._base import sizes
+
+        return self._set("stride", sizes(stride, "set_stride(): stride"))
 
     def set_name(self, name: str) -> GraphTensor:
         """Set its name, by which errors and drawings call it, and a plan takes its array."""
@@ -110,8 +119,11 @@ class GraphTensor:
         """Give it another number.
 
         Raises:
-            InvalidValue: another tensor has that number, or it isn't above 0.
+            InvalidValue: another tensor has that number, or it is 0.
         """
+        from keyfold.cudnn._base import integer
+
+        uid = integer(uid, "set_uid(): uid")
         self._set("uid", uid)
         tensors = self._graph._tensors
         tensors[uid] = tensors.pop(self._uid)
@@ -151,7 +163,7 @@ class GraphTensor:
         return self.is_virtual
 
     def __repr__(self) -> str:
-        name, data_type, dim, stride, virtual, _, value = self._read()
+        name, data_type, dim, stride, _, virtual, _, value = self._read()
         title = repr(name) if name else f"#{self._uid}"
         if value is not None:
             return f"GraphTensor({title}, {data_type}, value={value})"

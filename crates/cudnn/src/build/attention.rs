@@ -34,6 +34,32 @@ impl AttentionInputs {
     }
 }
 
+/// The factors of attention of 8-bit floats: tensors of one number each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionScales {
+    /// The factors of `q`, `k` and `v`.
+    pub descale_qkv: [Uid; 3],
+    /// The factor of the weights before they are rounded to 8 bits, and the one when they are read.
+    pub scale_s: Uid,
+    /// See `scale_s`.
+    pub descale_s: Uid,
+    /// The factor of the result, where that is of 8-bit floats.
+    pub scale_o: Option<Uid>,
+}
+
+/// The tensors that attention of 8-bit floats writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaledAttention {
+    /// The result.
+    pub o: Uid,
+    /// The logarithms of the sums of exponentials, where they are wanted.
+    pub stats: Option<Uid>,
+    /// The greatest magnitude of the weights.
+    pub amax_s: Uid,
+    /// The greatest magnitude of the result before it is scaled.
+    pub amax_o: Uid,
+}
+
 /// The gradients that attention's backward writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionGradients {
@@ -84,6 +110,33 @@ impl Graph {
         let wanted: &[Port] = if stats { &[Port::Stats] } else { &[] };
         let outputs = self.add(Operation::Sdpa(attention), &inputs, wanted)?;
         Ok((outputs[0].1, find(&outputs, Port::Stats)))
+    }
+
+    /// Adds attention of 8-bit floats, as [`Graph::sdpa`] with a factor for each tensor.
+    ///
+    /// # Errors
+    /// Those of [`Graph::add`].
+    pub fn sdpa_fp8(
+        &mut self,
+        attention: Attention,
+        (q, k, v): (Uid, Uid, Uid),
+        scales: AttentionScales,
+        others: AttentionInputs,
+        stats: bool,
+    ) -> Result<ScaledAttention> {
+        let AttentionScales { descale_qkv: [dq, dk, dv], scale_s, descale_s, scale_o } = scales;
+        let mut inputs = vec![(Port::Q, q), (Port::K, k), (Port::V, v)];
+        others.extend(&mut inputs);
+        inputs.extend([(Port::DescaleQ, dq), (Port::DescaleK, dk), (Port::DescaleV, dv)]);
+        inputs.extend([(Port::DescaleS, descale_s), (Port::ScaleS, scale_s)]);
+        inputs.extend(scale_o.map(|scale| (Port::ScaleO, scale)));
+        let mut wanted = vec![Port::AmaxS, Port::AmaxO];
+        wanted.extend(stats.then_some(Port::Stats));
+        let outputs = self.add(Operation::Sdpa(attention), &inputs, &wanted)?;
+        let at = |port| find(&outputs, port).expect("a wanted output is written");
+        let stats = find(&outputs, Port::Stats);
+        let (amax_s, amax_o) = (at(Port::AmaxS), at(Port::AmaxO));
+        Ok(ScaledAttention { o: at(Port::O), stats, amax_s, amax_o })
     }
 
     /// Adds the gradients of attention, from the gradient `d_o` of its result and the forward's inputs, result

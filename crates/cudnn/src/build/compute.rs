@@ -176,7 +176,7 @@ impl Graph {
     /// # Errors
     /// Those of [`Graph::add`], and [`ErrorKind::Shape`](keyfold_core::ErrorKind::Shape) for other sizes.
     pub fn reduction(&mut self, x: Uid, mode: ReductionMode, dims: &[i64]) -> Result<Uid> {
-        self.free(Operation::Reduction(Reduction { mode }), x, dims)
+        self.add_shaped("", None, Operation::Reduction(Reduction { mode }), &[(Port::X, x)], dims)
     }
 
     /// Adds the sums, and the sums of squares, of each channel of `x` `[N, C, ...]`: two of `[1, C, 1, ...]`.

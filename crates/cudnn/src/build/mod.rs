@@ -5,15 +5,17 @@ mod compute;
 mod movement;
 mod norm;
 
-pub use attention::{AttentionGradients, AttentionInputs};
+pub use attention::{AttentionGradients, AttentionInputs, AttentionScales, ScaledAttention};
 pub use norm::{NormGradients, Normalized, Running};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::infer::{self, Inferred};
-use crate::{Count, DataType, GraphSpec, Layout, Number, OpSpec, Operation, Port, TensorSpec, Uid};
+use crate::{
+    Count, DataType, Defaults, GraphSpec, Layout, Number, OpSpec, Operation, Port, TensorSpec, Uid,
+};
 
-/// What a graph's tensors and operations are where nothing else is said.
+/// The name of a graph, and its [`Defaults`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GraphOptions {
     /// The graph's name in errors and drawings; may be empty.
@@ -29,12 +31,12 @@ pub struct GraphOptions {
 impl Default for GraphOptions {
     /// Virtual tensors and computations are float32; tensors with memory have no dtype of their own.
     fn default() -> GraphOptions {
-        let f32 = Some(DataType::F32);
-        GraphOptions { name: String::new(), io: None, intermediate: f32, compute: f32 }
+        let Defaults { io, intermediate, compute } = Defaults::default();
+        GraphOptions { name: String::new(), io, intermediate, compute }
     }
 }
 
-/// What of a tensor the builder determines, since nothing else was said.
+/// The properties of a tensor that the builder infers, because the user hasn't set them.
 #[derive(Clone, Copy, Debug)]
 struct Auto {
     dims: bool,
@@ -65,7 +67,6 @@ struct Auto {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Graph {
-    options: GraphOptions,
     spec: GraphSpec,
     /// For each tensor of the specification.
     auto: Vec<Auto>,
@@ -74,16 +75,17 @@ pub struct Graph {
 impl Graph {
     /// Begins a graph.
     pub fn new(options: GraphOptions) -> Graph {
-        let spec = GraphSpec { name: options.name.clone(), ..GraphSpec::default() };
-        Graph { options, spec, auto: Vec::new() }
+        let GraphOptions { name, io, intermediate, compute } = options;
+        let defaults = Defaults { io, intermediate, compute };
+        let spec = GraphSpec { name, defaults, ..GraphSpec::default() };
+        Graph { spec, auto: Vec::new() }
     }
 
-    /// Goes on with a graph that is there. Where its results are as their operations' inputs say, they follow
-    /// when these change; dtypes stay.
+    /// Goes on with a graph that is there, by its defaults. A result whose dimensions and strides are those that
+    /// would be inferred from its operation's inputs follows when these change; dtypes stay.
     pub fn from_spec(spec: GraphSpec) -> Graph {
         let fixed = Auto { dims: false, strides: false, dtype: false, inferred: None };
-        let options = GraphOptions { name: spec.name.clone(), ..GraphOptions::default() };
-        let mut graph = Graph { options, auto: vec![fixed; spec.tensors.len()], spec };
+        let mut graph = Graph { auto: vec![fixed; spec.tensors.len()], spec };
         for op in &graph.spec.operations {
             let wanted: Vec<Port> = op.outputs.iter().map(|entry| entry.0).collect();
             let Ok(inferred) = graph.inferred(op, &wanted) else { continue };
@@ -150,8 +152,15 @@ impl Graph {
     /// Without a dtype it gets the one that operations compute in.
     pub fn scalar(&mut self, value: impl Into<Number>, dtype: Option<DataType>) -> Uid {
         let uid = self.free_uid();
-        let dtype = dtype.or(self.options.compute).unwrap_or(DataType::F32);
-        let tensor = TensorSpec::number(uid, dtype, 1, value.into());
+        let dtype = dtype.or(self.spec.defaults.compute).unwrap_or(DataType::F32);
+        // One number of a float dtype has one key, however it is written.
+        let value = match value.into() {
+            Number::Int(i) if dtype.is_float() && i.unsigned_abs() <= 1 << 53 => {
+                Number::Float(i as f64)
+            }
+            value => value,
+        };
+        let tensor = TensorSpec::number(uid, dtype, 1, value);
         self.push(tensor, Auto { dims: false, strides: false, dtype: false, inferred: None });
         uid
     }
@@ -185,7 +194,8 @@ impl Graph {
     ) -> Result<Vec<(Port, Uid)>> {
         let mut op = OpSpec::new(operation, inputs, &[]);
         op.name = name.to_string();
-        op.compute = op.operation.computes().then_some(compute.or(self.options.compute)).flatten();
+        op.compute =
+            op.operation.computes().then_some(compute.or(self.spec.defaults.compute)).flatten();
         let place = self.spec.place(&op);
         let written = self.inferred(&op, wanted).map_err(|error| error.at(&place))?;
         for (port, inferred) in written {
@@ -193,7 +203,7 @@ impl Graph {
             let tensor = TensorSpec {
                 uid,
                 is_virtual: true,
-                dtype: inferred.dtype.or(self.options.intermediate),
+                dtype: inferred.dtype.or(self.spec.defaults.intermediate),
                 strides: inferred.strides,
                 ..TensorSpec::untyped(&inferred.dims, Layout::Packed)?
             };
@@ -248,7 +258,7 @@ impl Graph {
     /// then.
     pub fn set_dims(&mut self, uid: Uid, dims: &[i64]) -> Result<()> {
         self.change(uid, |tensor, auto| {
-            tensor.strides = infer::strides_like(dims, tensor)?;
+            tensor.strides = infer::resized_strides(dims, tensor)?;
             tensor.dims = dims.to_vec();
             (auto.dims, auto.strides) = (false, false);
             Ok(())
@@ -272,14 +282,14 @@ impl Graph {
     ///
     /// # Errors
     /// [`ErrorKind::Value`] for a number that no tensor has, and for a new one that another tensor has or that
-    /// isn't above 0.
+    /// is 0.
     pub fn set_uid(&mut self, uid: Uid, new: Uid) -> Result<()> {
         let index = self.spec.tensors.iter().position(|tensor| tensor.uid == uid);
         let index = index.ok_or_else(|| self.unknown(uid))?;
         let other = self.spec.tensor(new).filter(|_| new != uid);
-        if new < 1 || other.is_some() {
+        if new == 0 || other.is_some() {
             let label = self.spec.tensors[index].label();
-            let reason = other.map_or("numbers are 1 or more".to_string(), |other| {
+            let reason = other.map_or("0 is none".to_string(), |other| {
                 format!("tensor {} has that number", other.label())
             });
             let message = format!("tensor {label} can't get the uid {new}: {reason}");
@@ -299,24 +309,38 @@ impl Graph {
         Ok(self.add(operation, inputs, &[])?[0].1)
     }
 
-    /// Adds an operation of one tensor whose result has dimensions that `x` leaves open.
-    fn free(&mut self, operation: Operation, x: Uid, dims: &[i64]) -> Result<Uid> {
-        let y = self.one(operation, &[(Port::X, x)])?;
+    /// Adds an operation whose first result has dimensions that its inputs leave free, as those of a
+    /// reduction and a reshape, and returns that result.
+    ///
+    /// # Errors
+    /// Those of [`Graph::add`], and [`ErrorKind::Shape`] for dimensions that the operation can't write.
+    pub fn add_shaped(
+        &mut self,
+        name: &str,
+        compute: Option<DataType>,
+        operation: Operation,
+        inputs: &[(Port, Uid)],
+        dims: &[i64],
+    ) -> Result<Uid> {
+        let before = self.clone();
+        let (port, y) = self.add_named(name, compute, operation, inputs, &[])?[0];
         let op = &self.spec.operations[self.spec.operations.len() - 1];
         let place = self.spec.place(op);
         let result = self.set_dims(y, dims).and_then(|()| {
             let find = |uid| self.spec.tensor(uid).expect("it was found before");
+            infer::check_sizes(port, find(y))?;
             let op = &self.spec.operations[self.spec.operations.len() - 1];
-            infer::check_sizes(Port::Y, find(y))?;
-            infer::accepts(&op.operation, &[(Port::X, find(x))], find(y))
+            let inputs: Vec<(Port, &TensorSpec)> =
+                inputs.iter().map(|&(port, uid)| (port, find(uid))).collect();
+            infer::accepts(&op.operation, &inputs, find(y))
         });
-        if let Err(error) = result {
-            self.spec.operations.pop();
-            self.spec.tensors.pop();
-            self.auto.pop();
-            return Err(error.at(&place));
+        match result {
+            Ok(()) => Ok(y),
+            Err(error) => {
+                *self = before;
+                Err(error.at(&place))
+            }
         }
-        Ok(y)
     }
 
     fn push(&mut self, tensor: TensorSpec, auto: Auto) {
@@ -339,8 +363,8 @@ impl Graph {
     fn settle(&mut self, index: usize) {
         let (tensor, auto) = (&mut self.spec.tensors[index], self.auto[index]);
         if auto.dtype {
-            let options = &self.options;
-            let kind = if tensor.is_virtual { options.intermediate } else { options.io };
+            let defaults = &self.spec.defaults;
+            let kind = if tensor.is_virtual { defaults.intermediate } else { defaults.io };
             tensor.dtype = auto.inferred.or(kind);
         }
     }
@@ -370,9 +394,36 @@ impl Graph {
         result
     }
 
-    /// Infers all results again, in the order of their operations.
+    /// Returns the operations in an order in which each follows those whose results it reads; those of a
+    /// circle come last.
+    fn order(&self) -> Vec<usize> {
+        let operations = &self.spec.operations;
+        let mut unwritten: std::collections::HashSet<Uid> =
+            operations.iter().flat_map(|op| &op.outputs).map(|entry| entry.1).collect();
+        let (mut order, mut left) = (Vec::new(), (0..operations.len()).collect::<Vec<_>>());
+        loop {
+            let before = left.len();
+            left.retain(|&index| {
+                let op = &operations[index];
+                let waits = op.inputs.iter().any(|entry| unwritten.contains(&entry.1));
+                if !waits {
+                    for (_, uid) in &op.outputs {
+                        unwritten.remove(uid);
+                    }
+                    order.push(index);
+                }
+                waits
+            });
+            if left.len() == before {
+                order.append(&mut left);
+                return order;
+            }
+        }
+    }
+
+    /// Infers all results again, each behind the tensors that it is computed from.
     fn infer_again(&mut self) -> Result<()> {
-        for index in 0..self.spec.operations.len() {
+        for index in self.order() {
             let op = &self.spec.operations[index];
             let wanted: Vec<Port> = op.outputs.iter().map(|entry| entry.0).collect();
             let inferred =

@@ -13,7 +13,7 @@ impl Graph {
     /// Those of [`Graph::add`], and [`ErrorKind::Shape`](keyfold_core::ErrorKind::Shape) for more or fewer
     /// elements.
     pub fn reshape(&mut self, x: Uid, dims: &[i64]) -> Result<Uid> {
-        self.free(Operation::Reshape, x, dims)
+        self.add_shaped("", None, Operation::Reshape, &[(Port::X, x)], dims)
     }
 
     /// Adds `x` with its dimensions permuted: the result's dimension `i` is `permutation[i]` of `x`.

@@ -1,24 +1,24 @@
 //! The part of the cache that threads share: one lock around the map, and one build for each key.
 //!
-//! A build runs outside of the lock. Its key is noted as in flight, and whoever asks for the key
-//! meanwhile waits for that build. What it ends with decides what they do:
+//! A build runs outside of the lock. Its key is listed as in flight, and a thread that requests the key
+//! meanwhile waits for the build. Its outcome decides how the waiting threads continue:
 //!
-//! - a value: all take it;
-//! - an error: all fail with it, and nothing is kept: the next one who asks builds again;
-//! - an error because the builder's own caller cancelled: that wasn't the others' wish, so one of
-//!   them builds instead, and the rest waits for that one;
-//! - a panic: all fail with an error that says so. A build by the next would only panic again.
+//! - a value: each returns it;
+//! - an error: each returns it, and nothing is kept, so that the next request builds again;
+//! - an error because the building thread's caller cancelled: the other callers haven't cancelled, so one of
+//!   the waiting threads builds, and the rest wait for it;
+//! - a panic: each returns an error that says so. Another build would panic again.
 //!
-//! A build may ask for other keys. If threads that build would wait for each other in a circle,
-//! then the build of a plan asks for that plan, and is refused with an error.
+//! A build may request other keys. A request that would make threads wait for each other in a circle is an
+//! error.
 
 use std::hash::BuildHasher;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
 use super::lru::{Dropped, Kept, Key, Lru};
-use super::sync::{Condvar, Mutex, MutexGuard, ThreadId, current, pause};
+use super::sync::{Condvar, Guard, Mutex, ThreadId, current, lock, pause};
 
 /// Why a build has no value.
 #[derive(Debug)]
@@ -29,10 +29,10 @@ pub(crate) enum Failure {
     Cancelled(Error),
 }
 
-/// How a value was come by.
+/// How a request got its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It was there.
+    /// It was in the map.
     Hit,
     /// The caller built it.
     Built,
@@ -40,7 +40,7 @@ pub(crate) enum Way {
     Waited,
 }
 
-/// What a build ended with, for those who wait for it.
+/// The outcome of a build, for the threads that wait for it.
 #[derive(Clone)]
 enum Outcome<V> {
     Built(V),
@@ -48,7 +48,7 @@ enum Outcome<V> {
     Cancelled,
 }
 
-/// A build that has begun.
+/// A build in progress.
 struct Flight<V> {
     owner: ThreadId,
     /// The process of the owner: a child of fork has none of its parent's threads.
@@ -68,11 +68,6 @@ struct State<V, S> {
 /// A map that threads share, in which each value is built once.
 pub(crate) struct Shelf<V, S> {
     state: Mutex<State<V, S>>,
-}
-
-/// Locks. Nothing that panics runs under these locks but allocation, which ends the process.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<V: Kept, S: BuildHasher> Shelf<V, S> {
@@ -104,7 +99,7 @@ impl<V: Kept, S: BuildHasher> Shelf<V, S> {
     /// Returns the value of a key, or builds it, or waits for the thread that does.
     ///
     /// `watch` is called now and then by a thread that waits, and ends the waiting with its error.
-    /// `dropped` is given what had to go for the new value.
+    /// `dropped` gets the values that were evicted or replaced.
     pub(crate) fn get_or_build(
         &self,
         key: &[u8],
@@ -152,11 +147,11 @@ impl<V: Kept, S: BuildHasher> Shelf<V, S> {
             if let Some(outcome) = &*outcome {
                 return Ok(outcome.clone());
             }
-            outcome = pause(&flight.ended, outcome);
+            outcome = pause(&flight.ended, &flight.outcome, outcome);
             if outcome.is_none() {
                 drop(outcome);
                 if let Err(error) = watch() {
-                    lock(&self.state).waiting.retain(|entry| entry.0 != me);
+                    lock(&self.state).forget_waiting(me, flight);
                     return Err(error);
                 }
                 outcome = lock(&flight.outcome);
@@ -174,18 +169,28 @@ impl<V, S> State<V, S> {
         }
     }
 
-    /// Returns whether a build waits for a thread, by itself or by way of others.
+    /// Forgets that a thread waits for a build.
+    fn forget_waiting(&mut self, thread: ThreadId, flight: &Arc<Flight<V>>) {
+        self.waiting.retain(|entry| entry.0 != thread || !Arc::ptr_eq(&entry.1, flight));
+    }
+
+    /// Returns whether a build waits for a thread, by itself or by way of others. A thread whose callback asks
+    /// for a second build while it waits for a first one waits for both.
     fn waits_for(&self, thread: ThreadId, flight: &Arc<Flight<V>>) -> bool {
-        let mut owner = flight.owner;
-        loop {
+        let mut owners = vec![flight.owner];
+        let mut next = 0;
+        while let Some(&owner) = owners.get(next) {
             if owner == thread {
                 return true;
             }
-            match self.waiting.iter().find(|entry| entry.0 == owner) {
-                Some((_, next)) => owner = next.owner,
-                None => return false,
+            for (_, awaited) in self.waiting.iter().filter(|entry| entry.0 == owner) {
+                if !owners.contains(&awaited.owner) {
+                    owners.push(awaited.owner);
+                }
             }
+            next += 1;
         }
+        false
     }
 }
 
@@ -200,7 +205,7 @@ pub(super) struct Pending<'a, V: Kept, S: BuildHasher> {
 impl<'a, V: Kept, S: BuildHasher> Pending<'a, V, S> {
     fn begin(
         shelf: &'a Shelf<V, S>,
-        mut state: MutexGuard<'_, State<V, S>>,
+        mut state: Guard<'_, State<V, S>>,
         key: Key,
         owner: ThreadId,
         process: u32,
@@ -243,20 +248,24 @@ impl<'a, V: Kept, S: BuildHasher> Pending<'a, V, S> {
         }
     }
 
-    /// Keeps what was built, and wakes who waits.
+    /// Keeps the value, and wakes the waiting threads.
     fn end(&mut self, outcome: Outcome<V>) -> Dropped<V> {
         self.ended = true;
         let mut state = lock(&self.shelf.state);
         state.flights.retain(|flight| !Arc::ptr_eq(&flight.1, &self.flight));
-        // They don't wait any more, though they haven't run yet.
+        // The waiting threads count as running, though none has been scheduled yet.
         state.waiting.retain(|entry| !Arc::ptr_eq(&entry.1, &self.flight));
         let dropped = match &outcome {
             Outcome::Built(value) => state.lru.put(Arc::clone(&self.key), value.clone()),
             _ => Dropped { replaced: None, evicted: Vec::new() },
         };
         drop(state);
-        *lock(&self.flight.outcome) = Some(outcome);
-        self.flight.ended.notify_all();
+        // In a child of fork that goes on with a build, none of the threads that waited is there, and one of
+        // them may have had the lock.
+        if self.flight.process == std::process::id() {
+            *lock(&self.flight.outcome) = Some(outcome);
+            self.flight.ended.notify_all();
+        }
         dropped
     }
 }

@@ -1,4 +1,4 @@
-//! A map that forgets what was used longest ago, for one thread.
+//! A map that evicts its least recently used entries, for one thread.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -9,12 +9,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// A key: compared whole, whatever its digest is.
 pub(crate) type Key = Arc<[u8]>;
 
-/// What a map keeps.
+/// A value of the map.
 pub(crate) trait Kept: Clone {
     /// Returns how much of the map's bound it takes, in bytes.
     fn bytes(&self) -> u64;
 
-    /// Returns whether it holds no plan, so that who asks for one has to build it.
+    /// Returns whether it holds no plan, so that a request for one builds it.
     fn is_marker(&self) -> bool {
         false
     }

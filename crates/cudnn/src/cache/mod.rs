@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result};
@@ -31,7 +31,8 @@ pub use prepare::ShapeClass;
 use prepared::Record;
 pub use prepared::{Member, Prepared};
 use stats::KindCounts;
-pub use stats::{Counts, EntryInfo, Stats};
+pub use stats::{Counts, EntryInfo, Kind, Stats};
+use sync::{Mutex, lock};
 
 /// The bounds of the process's cache: this many entries, and 1 GiB of what plans hold.
 const ENTRIES: usize = 256;
@@ -41,14 +42,14 @@ const BYTES: u64 = 1 << 30;
 ///
 /// An entry is found by the [canonical key](crate::CanonicalKey) of its graph together with the
 /// policy and the planner's [profile](Planner::profile), compared whole: graphs that differ in
-/// numbers, names and order only share a plan. What was used longest ago goes when there are too
-/// many entries, or they hold too many bytes; plans in use stay until nobody uses them. A plan that
-/// holds more than all bytes isn't kept.
+/// uids, names and order only share a plan. The least recently used entries are evicted when there are
+/// too many, or when they hold too many bytes; plans in use stay in memory until they are dropped. A plan
+/// that holds more bytes than the bound isn't kept.
 ///
-/// However many threads ask for a plan that isn't there, one builds it and the others wait. A build
-/// that fails is kept nowhere, and those who wait fail with its error. If it was cancelled by the
-/// [`Progress`] of its caller, one of those who wait builds instead, since they asked for the plan
-/// and didn't cancel. Builds run without a lock, and may ask the cache for other plans.
+/// If several threads request a plan that isn't in the cache, one builds it and the others wait. A build
+/// that fails isn't kept, and the waiting threads return its error. If it was cancelled by the
+/// [`Progress`] of its caller, one of the waiting threads builds the plan, since its own caller hasn't
+/// cancelled. Builds run without a lock, and may request other plans.
 ///
 /// ```
 /// use keyfold_cudnn::{GraphSpec, PlanCache, Policy};
@@ -63,7 +64,7 @@ const BYTES: u64 = 1 << 30;
 /// ```
 pub struct PlanCache<S = ByteHash> {
     shelf: Shelf<Arc<Record>, S>,
-    kinds: Mutex<BTreeMap<&'static str, Arc<KindCounts>>>,
+    kinds: Mutex<BTreeMap<Kind, Arc<KindCounts>>>,
 }
 
 /// Returns the process's cache.
@@ -170,10 +171,11 @@ impl<S: BuildHasher> PlanCache<S> {
     }
 
     /// Keeps a plan of a graph, or without one a marker: it says that the graph was prepared, and
-    /// the plan is built when it is asked for. An entry that was there goes.
+    /// the plan is built at the first request. It replaces the entry of the same key.
     ///
     /// # Errors
-    /// [`ErrorKind::Value`] where the plan is of another graph.
+    /// [`ErrorKind::Value`] where the plan is of another graph, for another device, or was chosen by
+    /// another policy.
     pub fn put(
         &self,
         graph: &GraphSpec,
@@ -184,15 +186,9 @@ impl<S: BuildHasher> PlanCache<S> {
         let mut asked = Asked::of(graph, profile, policy);
         let valid = plan.as_ref().map(|plan| Arc::clone(&plan.graph));
         let planned = valid.as_ref().map_or(graph, |valid| valid.spec());
-        if plan.is_some() {
+        if let Some(plan) = &plan {
             let of_plan = Asked::of(planned, profile, policy);
-            if asked.key != of_plan.key {
-                let (wanted, given) = (asked.signature(), of_plan.signature());
-                return Err(Error::new(
-                    ErrorKind::Value,
-                    format!("the plan for graph {wanted} is one for another graph, {given}"),
-                ));
-            }
+            check_plan(plan, (&asked, &of_plan), profile, policy)?;
             asked = of_plan;
         }
         let record = Record::new(planned, &asked, plan, Duration::ZERO, self.counts_of(graph));
@@ -215,7 +211,7 @@ impl<S: BuildHasher> PlanCache<S> {
         self.shelf.with(|lru| lru.bounds())
     }
 
-    /// Sets the bounds, and forgets what is beyond them.
+    /// Sets the bounds, and evicts the entries beyond them.
     ///
     /// # Errors
     /// [`ErrorKind::Value`] for a bound of 0.
@@ -232,24 +228,19 @@ impl<S: BuildHasher> PlanCache<S> {
         drop(cleared);
     }
 
-    /// Returns the counters, and what is there, the entry used last first.
+    /// Returns the counters and the entries, the most recently used first.
     pub fn stats(&self) -> Stats {
         let records: Vec<_> = self.shelf.with(|lru| lru.values().cloned().collect());
         let (capacity, capacity_bytes) = self.capacity();
-        let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let by_operation = kinds.iter().map(|(&name, counts)| (name, counts.read())).collect();
-        drop(kinds);
-        Stats::new(
-            capacity,
-            capacity_bytes,
-            by_operation,
-            records.iter().map(|r| r.info()).collect(),
-        )
+        let kinds: Vec<(Kind, Arc<KindCounts>)> =
+            lock(&self.kinds).iter().map(|(&kind, counts)| (kind, Arc::clone(counts))).collect();
+        // Behind the lock of the map: a thread locks one mutex at a time.
+        let by_kind = kinds.into_iter().map(|(kind, counts)| (kind, counts.read())).collect();
+        Stats::new(capacity, capacity_bytes, by_kind, records.iter().map(|r| r.info()).collect())
     }
 
     fn counts_of(&self, graph: &GraphSpec) -> Arc<KindCounts> {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(kinds.entry(stats::kind(graph).0).or_default())
+        Arc::clone(lock(&self.kinds).entry(stats::kind(graph)).or_default())
     }
 }
 
@@ -272,9 +263,34 @@ fn check_bounds(entries: usize, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What is asked of a cache.
+/// Proves that a plan is one for what its entry says.
+fn check_plan(
+    plan: &Plan,
+    (asked, of_plan): (&Asked, &Asked),
+    profile: &str,
+    policy: &Policy,
+) -> Result<()> {
+    let wanted = asked.signature();
+    let message = if asked.key != of_plan.key {
+        let given = of_plan.signature();
+        format!("the plan for graph {wanted} is one for another graph, {given}")
+    } else if plan.spec.device != profile {
+        let given = &plan.spec.device;
+        format!("the plan for graph {wanted} on device {profile:?} is one for {given:?}")
+    } else if plan.spec.policy != *policy {
+        let given = &plan.spec.policy;
+        format!(
+            "the plan for graph {wanted} was chosen by {given:?}, and its entry is for {policy:?}"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Value, message))
+}
+
+/// A request: the key of an entry.
 struct Asked {
-    /// All that a plan depends on: the graph's canonical key, then the rest.
+    /// The graph's canonical key, then policy and profile.
     key: Vec<u8>,
     /// How much of it is the graph's.
     graph_bytes: usize,
@@ -296,7 +312,7 @@ impl Asked {
     }
 }
 
-/// Counts evictions, and drops what is kept no longer; the caller holds no lock.
+/// Counts evictions, and drops the values, for which the caller holds no lock.
 fn let_go(dropped: Dropped<Arc<Record>>) {
     let Dropped { replaced, evicted } = dropped;
     for record in &evicted {

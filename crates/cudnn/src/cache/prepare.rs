@@ -44,16 +44,19 @@ impl<S: BuildHasher> PlanCache<S> {
 
 impl GraphSpec {
     /// Returns the graph with other dimensions of some tensors, mostly its inputs, and of all
-    /// tensors that follow from them. Each keeps the order of its strides, packed.
+    /// tensors that follow from them. Each keeps the order of its strides, packed, and broadcast
+    /// dimensions stay broadcast.
     ///
     /// A dimension that operations leave free (of a reshape, a reduction, or the gradient of an
     /// input) follows where it was that of the operation's input or the one that would be inferred,
-    /// and else stays; tensors that are in the list themselves are as it says.
+    /// and else stays; tensors that are in the list themselves are as it says. Where the input of a
+    /// reduction had size 1 and gets another one, the graph doesn't say whether that dimension is
+    /// reduced: the list must have the result's dimensions, too.
     ///
     /// # Errors
     /// Those of [`GraphSpec::validate`]; [`ErrorKind::Value`] for a number that the graph has no
-    /// tensor of; [`ErrorKind::Shape`] for another number of dimensions, and where operations don't
-    /// take the new ones.
+    /// tensor of; [`ErrorKind::Shape`] for another number of dimensions, where operations don't take
+    /// the new ones, and for a reduction whose result the new ones leave open.
     pub fn with_dims(&self, dims: &[(Uid, Vec<i64>)]) -> Result<GraphSpec> {
         let valid = self.clone().validate()?;
         let mut graph = self.clone();
@@ -65,9 +68,10 @@ impl GraphSpec {
                 op.outputs.iter().filter(|port| dims.iter().all(|entry| entry.0 != port.1));
             let outputs: Vec<(Port, Uid)> = outputs.copied().collect();
             let ports: Vec<Port> = outputs.iter().map(|port| port.0).collect();
+            let is_reduction = matches!(op.operation, Operation::Reduction(_));
             let inferred = |graph: &GraphSpec| -> Result<Vec<Vec<i64>>> {
                 let inputs = inputs_of(graph, op);
-                if matches!(op.operation, Operation::Reduction(_)) {
+                if is_reduction {
                     return Ok(inputs.into_iter().map(|input| input.1.dims.clone()).collect());
                 }
                 let outputs = infer::outputs(&op.operation, &inputs, &ports);
@@ -75,6 +79,10 @@ impl GraphSpec {
                 Ok(outputs.into_iter().map(|output| output.1.dims).collect())
             };
             let (before, now) = (inferred(self)?, inferred(&graph)?);
+            if let (true, [(_, y)]) = (is_reduction, &outputs[..]) {
+                check_is_told(&graph, *y, &before[0], &now[0])
+                    .map_err(|error| error.at(&graph.place(op)))?;
+            }
             for ((_, uid), (before, now)) in outputs.iter().zip(before.iter().zip(&now)) {
                 let mut dims = valid.tensor(*uid).dims.clone();
                 for (size, (before, now)) in dims.iter_mut().zip(before.iter().zip(now)) {
@@ -89,12 +97,25 @@ impl GraphSpec {
     }
 }
 
+/// Proves that the result of a reduction follows from other dimensions of its input: a dimension that was
+/// 1 in both may be one that is reduced, or one that stays.
+fn check_is_told(graph: &GraphSpec, y: Uid, before: &[i64], now: &[i64]) -> Result<()> {
+    let open = (0..before.len()).find(|&axis| before[axis] == 1 && now[axis] != 1);
+    let Some(axis) = open else { return Ok(()) };
+    let label = graph.label(y);
+    let message = format!(
+        "whether dimension {axis} is reduced isn't told: it was 1 in x {before:?} and in y (tensor \
+         {label}), and x is now {now:?}; give the dimensions of {label}, too"
+    );
+    Err(Error::new(ErrorKind::Shape, message))
+}
+
 fn inputs_of<'a>(graph: &'a GraphSpec, op: &OpSpec) -> Vec<(Port, &'a TensorSpec)> {
     let tensor = |&(port, uid)| Some((port, graph.tensor(uid)?));
     op.inputs.iter().filter_map(tensor).collect()
 }
 
-/// Gives a tensor other dimensions, packed in the order of its strides.
+/// Gives a tensor other dimensions, and strides as [`Graph::set_dims`](crate::Graph::set_dims) does.
 fn resize(graph: &mut GraphSpec, uid: Uid, dims: &[i64]) -> Result<()> {
     let label = graph.label(uid);
     let has = || graph.tensors.iter().map(TensorSpec::label).collect::<Vec<_>>().join(", ");
@@ -117,17 +138,8 @@ fn resize(graph: &mut GraphSpec, uid: Uid, dims: &[i64]) -> Result<()> {
             ),
         ));
     }
-    let mut axes: Vec<usize> = (0..dims.len()).collect();
-    // From the innermost dimension outwards; the last of several with one stride is the inner one.
-    axes.sort_by_key(|&axis| (tensor.strides[axis], std::cmp::Reverse(axis)));
-    let mut stride = 1_i64;
-    for axis in axes {
-        tensor.strides[axis] = stride;
-        stride = stride.checked_mul(dims[axis].max(1)).ok_or_else(|| {
-            let message = format!("the number of elements of {label}, {dims:?}, overflows");
-            Error::new(ErrorKind::Shape, message)
-        })?;
-    }
+    tensor.strides = infer::resized_strides(dims, tensor)
+        .map_err(|error| error.at(&format!("tensor {label}")))?;
     tensor.dims = dims.to_vec();
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::lru::Kept;
 use super::stats::{EntryInfo, KindCounts, kind};
 use crate::{DataType, GraphSpec, Plan, Signature, TensorSpec, Uid, VariantPack};
 
-/// What the parts of an entry beside its key and plan take, in bytes, about.
+/// The size of an entry without its key and its plan, in bytes, about.
 const ENTRY_BYTES: u64 = 512;
 
 /// An entry of the cache.
@@ -23,6 +23,8 @@ pub(super) struct Record {
     pub(super) plan: Option<Plan>,
     /// The tensors that a run is given, inputs and outputs.
     members: Vec<Role>,
+    /// The numbers of the graph's tensors in canonical order.
+    uids: Vec<Uid>,
     signature: Signature,
     operation: &'static str,
     dtype: Option<DataType>,
@@ -46,6 +48,10 @@ struct Role {
     dtype: DType,
     device: Device,
     is_output: bool,
+    /// Whether the run reads what the output holds before.
+    is_updated: bool,
+    /// The alignment that its address must have, in bytes.
+    alignment: usize,
 }
 
 impl Kept for Arc<Record> {
@@ -72,6 +78,7 @@ impl Record {
         let held = plan.as_ref().map_or(0, |plan| plan.bytes);
         Record {
             members,
+            uids: asked.uids.clone(),
             signature: asked.signature(),
             operation,
             dtype,
@@ -121,7 +128,23 @@ fn members(graph: &GraphSpec, uids: &[Uid], plan: &Plan) -> Vec<Role> {
             && spec.scalar.is_none()
         {
             let device = if spec.by_value { Device::CPU } else { plan.device };
-            roles.push(Role { place, tensor, uid, dtype: dtype.storage(), device, is_output });
+            let is_updated = graph.operations.iter().any(|op| op.updates(uid));
+            // A power of two in a valid graph.
+            let alignment = match spec.by_value {
+                true => 1,
+                false => spec.alignment.min(plan.alignment).max(1) as usize,
+            };
+            let dtype = dtype.storage();
+            roles.push(Role {
+                place,
+                tensor,
+                uid,
+                dtype,
+                device,
+                is_output,
+                is_updated,
+                alignment,
+            });
         }
     }
     roles
@@ -136,6 +159,8 @@ pub struct Member<'a> {
     pub spec: &'a TensorSpec,
     /// Whether the run writes it.
     pub is_output: bool,
+    /// Whether the run reads what an output holds before, as a convolution with a factor beta does.
+    pub is_updated: bool,
 }
 
 /// A plan of the cache under the numbers that tensors have in a caller's graph.
@@ -189,6 +214,7 @@ impl Prepared {
             uid: self.uids[role.place],
             spec: &tensors[role.tensor],
             is_output: role.is_output,
+            is_updated: role.is_updated,
         })
     }
 
@@ -223,7 +249,24 @@ impl Prepared {
             0 => None,
             bytes => Some(Tensor::empty(&[bytes as usize], DType::U8, plan.device)?),
         };
-        plan.runner.run(&VariantPack { tensors: &pack, workspace: workspace.as_ref() })
+        let pack = VariantPack { tensors: &pack, workspace: workspace.as_ref() };
+        plan.runner.run(&pack).map_err(|error| self.renamed(error))
+    }
+
+    /// Returns the name of the graph that the plan was built for, whose names and numbers its steps and the errors
+    /// of its runs have; `None` where the caller's graph has the same.
+    pub fn planned_as(&self) -> Option<&str> {
+        let same = self.names.is_none() && self.uids == self.record.uids;
+        (!same).then(|| self.plan().graph.spec().name.as_str())
+    }
+
+    /// Returns an error of the plan, which says whose names it has where these aren't the caller's.
+    #[cold]
+    fn renamed(&self, error: Error) -> Error {
+        match self.planned_as() {
+            Some(name) => error.at(&format!("by the plan of an equal graph, {name:?}")),
+            None => error,
+        }
     }
 
     /// Checks that a tensor is what its member says.
@@ -239,6 +282,9 @@ impl Prepared {
         let fits = tensor.dtype() == role.dtype && tensor.device() == role.device;
         if !fits || !dims_fit || !strides_fit() {
             return Err(self.unfit(index, role, spec, tensor));
+        }
+        if role.alignment > 1 && tensor.address() % role.alignment != 0 {
+            return Err(self.misaligned(index, role, tensor));
         }
         if role.is_output {
             tensor.check_write().map_err(|error| error.at(&self.label(index)))?;
@@ -307,6 +353,17 @@ impl Prepared {
                 spec.dims, spec.strides
             ),
         )
+    }
+
+    #[cold]
+    fn misaligned(&self, index: usize, role: &Role, tensor: &Tensor) -> Error {
+        let (label, alignment) = (self.label(index), role.alignment);
+        let over = tensor.address() % alignment;
+        let message = format!(
+            "{label} is at an address that is {over} bytes behind a multiple of {alignment}, and the plan \
+             relies on an alignment of {alignment} bytes: copy it, or say a lower alignment in the graph"
+        );
+        Error::new(ErrorKind::Value, message)
     }
 
     #[cold]

@@ -1,25 +1,29 @@
-//! What a cache tells of itself.
+//! The counters of a cache, and the list of its entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::sync::{Mutex, lock};
 use crate::{DataType, GraphSpec, Operation, Signature};
 
-/// The counters of a cache, or of one kind of operation in it.
+/// A kind of graphs: the name of the main operation, and the dtype of the first tensor that it reads.
+pub type Kind = (&'static str, Option<DataType>);
+
+/// The counters of a cache, or of one kind of graphs in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How many asked for a plan that was there.
+    /// The number of entries that are kept now.
+    pub entries: u64,
+    /// How many requests found a plan in the cache.
     pub hits: u64,
-    /// How many asked for one that wasn't: each of them began a build, or had asked for what is
-    /// there only.
+    /// How many requests found none. Each began a build, or was a [`get`](crate::PlanCache::get).
     pub misses: u64,
-    /// How many waited for another thread's build, and got its plan.
+    /// How many requests waited for another thread's build and got its plan.
     pub waits: u64,
     /// How many builds failed or were cancelled.
     pub failures: u64,
-    /// How many plans went because of the bounds.
+    /// How many plans were evicted because of the bounds.
     pub evictions: u64,
     /// The time of all builds.
     pub build_time: Duration,
@@ -27,7 +31,8 @@ pub struct Counts {
 
 impl Counts {
     fn add(&mut self, other: Counts) {
-        let Counts { hits, misses, waits, failures, evictions, build_time } = other;
+        let Counts { entries, hits, misses, waits, failures, evictions, build_time } = other;
+        self.entries += entries;
         self.hits += hits;
         self.misses += misses;
         self.waits += waits;
@@ -35,19 +40,27 @@ impl Counts {
         self.evictions += evictions;
         self.build_time += build_time;
     }
+
+    /// Returns the cells of a table's row.
+    fn cells(&self) -> [String; 7] {
+        let Counts { entries, hits, misses, waits, failures, evictions, build_time } = self;
+        let [a, b, c, d, e, f] =
+            [entries, hits, misses, waits, failures, evictions].map(ToString::to_string);
+        [a, b, c, d, e, f, format!("{:.1} ms", milliseconds(*build_time))]
+    }
 }
 
-/// The counters of a kind, which its entries share.
+/// The counters of a kind, which its entries share. The number of entries isn't counted here.
 #[derive(Debug, Default)]
 pub(super) struct KindCounts(Mutex<Counts>);
 
 impl KindCounts {
     pub(super) fn note(&self, change: impl FnOnce(&mut Counts)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.0));
     }
 
     pub(super) fn read(&self) -> Counts {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0)
     }
 }
 
@@ -76,7 +89,8 @@ pub struct EntryInfo {
     pub is_marker: bool,
 }
 
-/// What [`PlanCache::stats`](crate::PlanCache::stats) returns. It prints as a table.
+/// What [`PlanCache::stats`](crate::PlanCache::stats) returns. It prints as two tables: the counters by kind,
+/// and the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// The most entries.
@@ -87,10 +101,10 @@ pub struct Stats {
     pub bytes: u64,
     /// The counters of all kinds together.
     pub total: Counts,
-    /// The counters by the graphs' main operation.
+    /// The counters by the graphs' main operation, of all dtypes together.
     pub by_operation: BTreeMap<&'static str, Counts>,
-    /// The number of entries by main operation and its dtype.
-    pub by_dtype: BTreeMap<(&'static str, Option<DataType>), usize>,
+    /// The counters by main operation and its dtype.
+    pub by_kind: BTreeMap<Kind, Counts>,
     /// The entries, the one used last first.
     pub entries: Vec<EntryInfo>,
 }
@@ -99,23 +113,25 @@ impl Stats {
     pub(super) fn new(
         capacity: usize,
         capacity_bytes: u64,
-        by_operation: BTreeMap<&'static str, Counts>,
+        mut by_kind: BTreeMap<Kind, Counts>,
         entries: Vec<EntryInfo>,
     ) -> Stats {
-        let mut total = Counts::default();
-        by_operation.values().for_each(|&counts| total.add(counts));
-        let mut by_dtype = BTreeMap::new();
         for entry in &entries {
-            *by_dtype.entry((entry.operation, entry.dtype)).or_default() += 1;
+            by_kind.entry((entry.operation, entry.dtype)).or_default().entries += 1;
+        }
+        let (mut total, mut by_operation) = (Counts::default(), BTreeMap::new());
+        for (&(operation, _), &counts) in &by_kind {
+            total.add(counts);
+            by_operation.entry(operation).or_insert_with(Counts::default).add(counts);
         }
         let bytes = entries.iter().map(|entry| entry.bytes).sum();
-        Stats { capacity, capacity_bytes, bytes, total, by_operation, by_dtype, entries }
+        Stats { capacity, capacity_bytes, bytes, total, by_operation, by_kind, entries }
     }
 }
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { hits, misses, waits, failures, evictions, build_time } = self.total;
+        let Counts { hits, misses, waits, failures, evictions, build_time, .. } = self.total;
         let (len, bytes) = (self.entries.len(), self.bytes);
         writeln!(f, "{len} of {} plans, {bytes} of {} bytes", self.capacity, self.capacity_bytes)?;
         writeln!(
@@ -124,18 +140,18 @@ impl fmt::Display for Stats {
              evictions, {:.1} ms of builds",
             milliseconds(build_time)
         )?;
-        if self.entries.is_empty() {
-            return Ok(());
-        }
-        let mut rows = vec![
-            ["operation", "dtype", "signature", "device", "engine", "workspace", "build", "hits"]
-                .map(String::from),
-        ];
-        rows.extend(self.entries.iter().map(|entry| {
+        let of_kind = |(&(operation, dtype), counts): (&Kind, &Counts)| {
+            let names = [operation.to_string(), dtype_name(dtype)];
+            names.into_iter().chain(counts.cells()).collect()
+        };
+        let head = ["operation", "dtype", "plans", "hits", "misses", "waits", "failed"];
+        let head = head.into_iter().chain(["evicted", "builds"]);
+        write_table(f, head, self.by_kind.iter().map(of_kind), 2)?;
+        let of_entry = |entry: &EntryInfo| {
             let engine = if entry.is_marker { "(no plan)" } else { &entry.engine };
-            [
+            vec![
                 entry.operation.to_string(),
-                entry.dtype.map_or_else(|| "-".to_string(), |dtype| dtype.to_string()),
+                dtype_name(entry.dtype),
                 entry.signature.to_string(),
                 entry.device.clone(),
                 engine.to_string(),
@@ -143,27 +159,47 @@ impl fmt::Display for Stats {
                 format!("{:.1} ms", milliseconds(entry.build_time)),
                 entry.hits.to_string(),
             ]
-        }));
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-        let widths: Vec<usize> = (0..8).map(|column| width(column).unwrap_or(0)).collect();
-        for row in &rows {
-            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-                // Numbers to the right.
-                if column < 5 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            });
-            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-        }
-        Ok(())
+        };
+        let head = ["operation", "dtype", "signature", "device", "engine", "workspace"];
+        let head = head.into_iter().chain(["build", "hits"]);
+        write_table(f, head, self.entries.iter().map(of_entry), 5)
     }
+}
+
+fn dtype_name(dtype: Option<DataType>) -> String {
+    dtype.map_or_else(|| "-".to_string(), |dtype| dtype.to_string())
+}
+
+/// Writes a table whose first columns are aligned to the left and all others, numbers, to the right. Nothing is
+/// written of a table without rows.
+fn write_table(
+    f: &mut fmt::Formatter<'_>,
+    head: impl Iterator<Item = &'static str>,
+    rows: impl Iterator<Item = Vec<String>>,
+    left: usize,
+) -> fmt::Result {
+    let rows: Vec<Vec<String>> =
+        [head.map(String::from).collect()].into_iter().chain(rows).collect();
+    if rows.len() == 1 {
+        return Ok(());
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..rows[0].len()).map(|column| width(column).unwrap_or(0)).collect();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if column < left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
 }
 
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Returns a graph's main operation and its dtype: that which most of a run's time goes to, as a
-/// rule.
-pub(super) fn kind(graph: &GraphSpec) -> (&'static str, Option<DataType>) {
+/// Returns the kind of a graph. Its main operation is the one that takes most of a run's time as a rule.
+pub(super) fn kind(graph: &GraphSpec) -> Kind {
     let rank = |operation: &Operation| match operation {
         Operation::Sdpa(_) | Operation::SdpaBackward(_) => 0,
         Operation::ConvFprop(_) | Operation::ConvDgrad(_) | Operation::ConvWgrad(_) => 1,

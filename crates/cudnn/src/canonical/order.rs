@@ -64,7 +64,7 @@ fn sorted(list: &[(Port, Uid)]) -> SmallVec<[(Port, Uid); 8]> {
 
 impl Structure {
     pub(super) fn of(graph: &GraphSpec) -> Structure {
-        let GraphSpec { name: _, tensors: specs, operations: op_specs } = graph;
+        let GraphSpec { name: _, defaults: _, tensors: specs, operations: op_specs } = graph;
         // Each number with the place of its tensor, which is the last place of all where it has
         // none.
         let mut named: List<(Uid, usize)> =

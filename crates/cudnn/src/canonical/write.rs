@@ -9,7 +9,7 @@ use crate::{
     OpSpec, Operation, Pointwise, Policy, Port, Reduction, Resample, Slice, TensorSpec, Transpose,
 };
 
-/// The alignment beyond which more changes no plan, in bytes.
+/// The greatest alignment that plans distinguish, in bytes.
 const ALIGNMENT: i64 = 16;
 
 /// The bytes of a key, so far.
@@ -29,7 +29,7 @@ impl Writer {
         self.0.extend_from_slice(&int.to_le_bytes());
     }
 
-    /// Writes how many things follow. The conversion can't wrap: memory ends before.
+    /// Writes the length of a list. No list in memory has 2^32 entries.
     pub(super) fn count(&mut self, count: usize) {
         self.word(count as u32);
     }
@@ -77,12 +77,12 @@ impl Writer {
             by_value,
             scalar,
         } = spec;
-        // A number that is none makes the graph invalid, which a plan of a valid one mustn't hide.
+        // A uid of 0 makes a graph invalid: its key differs from that of the valid graph, whose plan would hide it.
         let flags = [*uid == 0, *is_virtual, *by_value, scalar.is_some()];
         self.byte(flags.iter().fold(0, |byte, &flag| byte << 1 | u8::from(flag)));
         self.dtype(*dtype);
-        // What a validator may refuse stays as it is: alignments that aren't powers of 2, strides
-        // below 1.
+        // Alignments that aren't powers of 2 and strides below 1, which the validator may refuse, are written
+        // as they are.
         let capped = *alignment > ALIGNMENT && alignment.count_ones() == 1;
         self.int(if capped { ALIGNMENT } else { *alignment });
         self.ints(dims);
@@ -215,7 +215,7 @@ impl Writer {
         self.optional(*dropout, Writer::float);
     }
 
-    /// Writes what a plan depends on beside the graph.
+    /// Writes the policy and the device profile, on which a plan depends beside the graph.
     pub(crate) fn circumstances(&mut self, profile: &str, policy: &Policy) {
         let Policy { choice, workspace_limit, tf32 } = policy;
         self.0.extend([*choice as u8, u8::from(*tf32)]);

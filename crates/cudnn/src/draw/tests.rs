@@ -1,6 +1,6 @@
 use crate::{
-    Attention, Convolution, DataType, GraphSpec, Layout, Norm, NormMode, OpSpec, Operation,
-    Pointwise, PointwiseMode, Port, TensorSpec, Uid,
+    Attention, Convolution, DataType, Defaults, GraphSpec, Layout, Norm, NormMode, OpSpec,
+    Operation, Pointwise, PointwiseMode, Port, TensorSpec, Uid,
 };
 
 fn tensor(uid: Uid, dims: &[i64], layout: Layout) -> TensorSpec {
@@ -19,6 +19,7 @@ fn block() -> GraphSpec {
     let last = Layout::ChannelsLast;
     GraphSpec {
         name: "block".to_string(),
+        defaults: Defaults::default(),
         tensors: vec![
             tensor(1, &[8, 64, 56, 56], last.clone()).named("x"),
             tensor(2, &[32, 64, 3, 3], Layout::Packed).named("w"),
@@ -39,6 +40,7 @@ fn block() -> GraphSpec {
 fn broken() -> GraphSpec {
     let mut graph = GraphSpec {
         name: "\"</svg>\\ & \u{7}".to_string(),
+        defaults: Defaults::default(),
         tensors: vec![
             tensor(1, &[2, 3], Layout::Packed).named("<script>\"]-->|;\n#x"),
             tensor(2, &[2, 3], Layout::Strides(vec![999, -7])).virtualized(),

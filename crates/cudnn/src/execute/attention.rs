@@ -76,7 +76,7 @@ fn where_seen(
     }
     let mut numbers = Vec::new();
     let bounds = [
-        ("left", attention.left_bound, "index(0) >= diagonal - left"),
+        ("left", attention.left_bound, "index(0) > diagonal - left"),
         ("right", attention.right_bound, "index(0) <= diagonal + right"),
     ];
     for (name, bound, condition) in bounds {

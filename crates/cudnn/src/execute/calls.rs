@@ -18,6 +18,23 @@ pub(super) fn sizes(tensor: &Tensor) -> Vec<i64> {
     tensor.shape().iter().map(|&size| size as i64).collect()
 }
 
+/// Returns the sizes of images with elements before and behind them in each dimension of space.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] for a size that overflows 64 bits.
+pub(super) fn padded(dims: &[i64], pre: &[i64], post: &[i64]) -> Result<Vec<i64>> {
+    let mut shape = dims.to_vec();
+    for ((size, &pre), &post) in shape[2..].iter_mut().zip(pre).zip(post) {
+        let sum = size.checked_add(pre).and_then(|size| size.checked_add(post));
+        *size = sum.ok_or_else(|| {
+            let message =
+                format!("the size {size} of {dims:?} with padding {pre} and {post} overflows");
+            Error::new(ErrorKind::Shape, message)
+        })?;
+    }
+    Ok(shape)
+}
+
 impl Calls {
     pub(super) fn new(dispatcher: Dispatcher<Value>, device: Device) -> Calls {
         Calls { dispatcher, device }
@@ -108,15 +125,16 @@ impl Calls {
         self.one("aten::matmul", &[a.into(), b.into()])
     }
 
-    /// Returns a tensor of a number.
+    /// Returns a tensor of a number, which a dtype of integers must have.
     pub(super) fn full(&self, shape: &[i64], number: f64, dtype: DType) -> Result<Tensor> {
-        let args = [shape.into(), number.into(), dtype.into(), self.device.into()];
+        let number = if dtype.is_floating() { number.into() } else { (number as i64).into() };
+        let args = [shape.into(), number, dtype.into(), self.device.into()];
         self.one("aten::full", &args)
     }
 
     /// Reduces dimensions, which stay as sizes of 1: `sum` or `mean`, `amax` or `amin`.
     pub(super) fn reduce(&self, name: &str, x: &Tensor, axes: &[i64]) -> Result<Tensor> {
-        // No dimensions are all of them for an operator.
+        // Operators take an empty list as all dimensions.
         if axes.is_empty() {
             return Ok(x.clone());
         }
@@ -141,7 +159,7 @@ impl Calls {
         if pre.iter().chain(post).all(|&size| size == 0) {
             return Ok(x.clone());
         }
-        let (mut shape, rank) = (sizes(x), x.ndim());
+        let (shape, rank) = (sizes(x), x.ndim());
         let mut numbers = vec![Scalar::Float(with)];
         let (mut header, mut lines) = (format!("x[{rank}]; v"), String::new());
         let (mut inside, mut place) = (Vec::new(), Vec::new());
@@ -156,12 +174,8 @@ impl Calls {
             inside.push(format!("i{axis} >= 0 and i{axis} < n{axis}"));
             place.push(format!("clamp(i{axis}, 0, n{axis} - 1)"));
             numbers.extend([Scalar::Int(pre[space]), Scalar::Int(shape[axis])]);
-            let size = shape[axis].checked_add(pre[space]).and_then(|n| n.checked_add(post[space]));
-            shape[axis] = size.ok_or_else(|| {
-                let message = format!("padding {pre:?} and {post:?} of {shape:?} overflows");
-                Error::new(ErrorKind::Shape, message)
-            })?;
         }
+        let shape = padded(&shape, pre, post)?;
         let (inside, place) = (inside.join(" and "), place.join(", "));
         let text = format!("{header}: {lines}where({inside}, x[{place}], v)");
         self.shaped(&text, &[x], &numbers, &shape)

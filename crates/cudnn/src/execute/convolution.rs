@@ -3,7 +3,7 @@
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_tensor::{Tensor, ValueRef};
 
-use super::calls::sizes;
+use super::calls::{padded, sizes};
 use super::node::{Node, Results};
 use crate::{Convolution, ConvolutionMode, Port};
 
@@ -155,10 +155,7 @@ pub(super) fn data_gradient(node: &Node<'_>, conv: &Convolution) -> Result<Resul
     let padding = Padding::of(conv);
     let (dy, w) = (node.read(Port::Dy)?, oriented(conv, &node.read(Port::W)?)?);
     let dims = node.output_dims(Port::Dx)?;
-    let mut padded = dims.to_vec();
-    for (axis, size) in padded[2..].iter_mut().enumerate() {
-        *size += padding.pre[axis] + padding.post[axis];
-    }
+    let padded = padded(dims, &padding.pre, &padding.post)?;
     let dx = gradient(node, conv, (&dy, &unread(node, &padded)?, &w), 0)?;
     let dx = node.calls().crop(&dx, &padding.pre, &dims[2..])?;
     blended(node, conv, Port::Dx, dx)

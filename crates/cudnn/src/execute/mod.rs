@@ -7,7 +7,9 @@
 //!   becomes 0.
 //! - Floats that become 8-bit floats are rounded so, too, and saturate at the greatest finite
 //!   number, infinities included, as CUDA's conversions do; NaN stays.
-//! - Whole numbers are convolved in float64, which is exact below 2^53.
+//! - Whole numbers are convolved in float64, which is exact below 2^53. Pointwise functions of whole
+//!   numbers are exact where their results are whole (sums, products, quotients, remainders, extremes,
+//!   comparisons); powers, clipped relu and factors alpha1 and alpha2 are computed in float64.
 //! - The index of max pooling is the place in the window, in row-major order, as in cuDNN.
 //! - Bilinear and nearest resampling read at `output * stride - pre_padding`; nearest takes the
 //!   upper one of two that are as near.
@@ -31,6 +33,7 @@ mod reduction;
 mod resample;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 use keyfold_dispatch::Dispatcher;
@@ -102,18 +105,24 @@ pub struct Reference {
 impl Reference {
     /// Makes a planner that calls the process's operators.
     pub fn new(device: Device, precision: Precision) -> Reference {
-        Reference::with_dispatcher(device, precision, dispatcher().clone())
+        let version = env!("CARGO_PKG_VERSION");
+        let profile = format!("reference {version}, {device}, {precision:?}");
+        Reference { device, precision, dispatcher: dispatcher().clone(), profile }
     }
 
-    /// Makes a planner that calls the operators of a dispatcher.
+    /// Makes a planner that calls the operators of a dispatcher. Its plans call that dispatcher's
+    /// operators, so they are shared with clones of this planner alone: its profile has a number of its
+    /// own.
     pub fn with_dispatcher(
         device: Device,
         precision: Precision,
         dispatcher: Dispatcher<Value>,
     ) -> Reference {
-        let version = env!("CARGO_PKG_VERSION");
-        let profile = format!("reference {version}, {device}, {precision:?}");
-        Reference { device, precision, dispatcher, profile }
+        static MADE: AtomicU64 = AtomicU64::new(1);
+        let mut reference = Reference::new(device, precision);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        reference.profile.push_str(&format!(", dispatcher {number}"));
+        Reference { dispatcher, ..reference }
     }
 }
 
@@ -125,7 +134,7 @@ impl Planner for Reference {
     fn plan(
         &self,
         graph: Arc<ValidGraph>,
-        _policy: &Policy,
+        policy: &Policy,
         progress: Progress<'_>,
     ) -> Result<Plan> {
         // A device without memory is refused here, before a run.
@@ -135,19 +144,32 @@ impl Planner for Reference {
         })?;
         let calls = calls::Calls::new(self.dispatcher.clone(), self.device);
         let program = Program::new(graph.clone(), self.precision, calls, progress)?;
-        let steps = program.describe();
+        let (mut steps, peak) = (program.describe(), program.peak_bytes());
+        if let Some(limit) = policy.workspace_limit.filter(|&limit| peak > limit) {
+            let title = graph.spec().title();
+            let message = format!(
+                "{title}: its virtual tensors hold {peak} bytes at once, and workspace_limit is {limit}"
+            );
+            return Err(Error::new(ErrorKind::NotSupported, message));
+        }
+        if peak > 0 {
+            steps.push(format!("virtual tensors hold at most {peak} bytes at once"));
+        }
         let bytes = program.bytes();
         Ok(Plan {
             graph,
             spec: PlanSpec {
                 device: self.profile.clone(),
+                policy: policy.clone(),
                 config: EngineConfigSpec { engine: "reference".to_string(), knobs: Vec::new() },
-                // Results of steps come from the device's caching allocator, and go back to it
-                // behind their last reader: the next step's results take their memory.
+                // A run allocates virtual tensors itself, from the device's caching allocator, and frees
+                // each behind its last reader, so that the results of later steps reuse the memory.
                 workspace_bytes: 0,
                 steps,
             },
             device: self.device,
+            // Operators take any address.
+            alignment: 1,
             bytes,
             runner: Box::new(program),
         })

@@ -31,14 +31,17 @@ fn text(pointwise: &Pointwise, is_float: bool) -> String {
     let zero_slope = pointwise.relu_lower_clip_slope.0 == 0.0;
     let body = match pointwise.mode {
         M::Identity => "x",
-        M::Abs => "abs(x)",
+        M::Abs if is_float => "abs(x)",
+        // The least integer has no magnitude and no negative: both saturate.
+        M::Abs => "where(x < 0, where(-x < 0, bitwise_not(x), -x), x)",
         M::Ceil => "ceil(x)",
         M::Cos => "cos(x)",
         M::Erf => "erf(x)",
         M::Exp => "exp(x)",
         M::Floor => "floor(x)",
         M::Log => "log(x)",
-        M::Neg => "-x",
+        M::Neg if is_float => "-x",
+        M::Neg => "where(x < 0 and -x < 0, bitwise_not(x), -x)",
         M::Reciprocal => "1.0 / x",
         M::Rsqrt => "rsqrt(x)",
         M::Sin => "sin(x)",
@@ -65,10 +68,13 @@ fn text(pointwise: &Pointwise, is_float: bool) -> String {
         M::Mul if scaled => "alpha1 * x * (alpha2 * b)",
         M::Mul => "x * b",
         M::Div if is_float => "x / b",
-        M::Div => "trunc(x / b)",
+        // Division of whole numbers rounds down: a quotient below 0 that isn't exact is one too little.
+        M::Div => "q = x // b; where(q * b != x and (x < 0) != (b < 0), q + 1, q)",
         M::Max => "max(x, b)",
         M::Min => "min(x, b)",
-        M::Mod => "r = abs(x) % abs(b); where(x < 0 or 1.0 / x < 0, -r, r)",
+        M::Mod if is_float => "r = abs(x) % abs(b); where(x < 0 or 1.0 / x < 0, -r, r)",
+        // The remainder of `%` has the sign of b.
+        M::Mod => "r = x % b; where(r != 0 and (x < 0) != (b < 0), r - b, r)",
         M::FloorMod => "x % b",
         M::Pow => "x ** b",
         M::Atan2 => ATAN2,
@@ -123,12 +129,14 @@ fn numbers(p: &Pointwise) -> Vec<(&'static str, Scalar)> {
     all.drain(..).map(|(name, number)| (name, Scalar::Float(number.0))).collect()
 }
 
-/// Returns the dtype that a mode computes in: functions of floats are float64's for whole numbers.
+/// Returns the dtype that a mode computes in: whole numbers are converted to float64 for functions whose
+/// results aren't whole.
 fn working(pointwise: &Pointwise, dtype: DType) -> DType {
     let whole = match pointwise.mode {
         M::Add | M::Sub | M::Mul => numbers(pointwise).is_empty(),
         M::Relu => *pointwise == Pointwise::new(M::Relu),
-        M::Identity | M::Abs | M::Neg | M::AddSquare | M::Max | M::Min | M::FloorMod => true,
+        M::Identity | M::Abs | M::Neg | M::AddSquare | M::Max | M::Min => true,
+        M::Div | M::Mod | M::FloorMod => true,
         mode => mode.is_logical() || matches!(mode, M::GenIndex | M::BinarySelect),
     };
     if dtype.is_floating() || whole { dtype } else { DType::F64 }

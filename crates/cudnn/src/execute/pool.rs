@@ -3,7 +3,7 @@
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_tensor::{Tensor, ValueRef};
 
-use super::calls::sizes;
+use super::calls::{padded, sizes};
 use super::node::{Node, Results};
 use super::resample;
 use crate::{Port, Resample, ResampleMode};
@@ -50,15 +50,12 @@ impl Windows {
     }
 
     /// Returns the sizes of padded images.
-    fn padded_sizes(&self, dims: &[i64]) -> Vec<i64> {
+    fn padded_sizes(&self, dims: &[i64]) -> Result<Vec<i64>> {
         let mut shape = dims.to_vec();
         if self.flat {
             shape.insert(2, 1);
         }
-        for (axis, size) in shape[2..].iter_mut().enumerate() {
-            *size += self.pre[axis] + self.post[axis];
-        }
-        shape
+        padded(&shape, &self.pre, &self.post)
     }
 
     fn name(&self, of: &str) -> String {
@@ -161,7 +158,7 @@ pub(super) fn backward(node: &Node<'_>, attributes: &Resample) -> Result<Results
         return Ok(vec![(Port::Dx, resample::backward(node, attributes, &dy, dims)?)]);
     }
     let windows = Windows::new(attributes);
-    let shape = windows.padded_sizes(dims);
+    let shape = windows.padded_sizes(dims)?;
     let mut dy = windows.image(&dy)?;
     let index = match (attributes.mode, node.find_as(Port::Index, DType::I64)?) {
         (ResampleMode::Maxpool, Some(index)) => {

@@ -74,6 +74,17 @@ impl Program {
         }
         let total = graph.spec().operations.len();
         let operations: Vec<&OpSpec> = graph.operations().collect();
+        let in_place = operations.iter().find_map(|op| match &op.operation {
+            Operation::Concatenate(concatenate) => Some((*op, concatenate.in_place_index?)),
+            _ => None,
+        });
+        if let Some((op, index)) = in_place {
+            let message = format!(
+                "in_place_index is {index}, but the reference executor copies each input, and no input may \
+                 overlap its output: leave it out"
+            );
+            return Err(Error::new(ErrorKind::NotSupported, message).at(&graph.spec().place(op)));
+        }
         let mut taken = vec![false; total];
         let mut steps: Vec<(usize, Step)> = Vec::new();
         for (done, op) in operations.iter().enumerate() {
@@ -82,7 +93,7 @@ impl Program {
             if taken[done] {
                 continue;
             }
-            let (chain, epilogue) = program.fused(&operations, done);
+            let (chain, epilogue) = program.fused(&operations, done, &taken);
             for &index in &chain {
                 taken[index] = true;
             }
@@ -119,12 +130,14 @@ impl Program {
         }
     }
 
-    /// Returns the operations that one call computes, of which one is given, and what follows a
-    /// product.
+    /// Returns the operations that one call computes, of which the first is given, and the bias and
+    /// activation behind a product. Operations that another call computes are taken: where two
+    /// products are added, the sum can be the bias of either.
     fn fused(
         &self,
         operations: &[&OpSpec],
         first: usize,
+        taken: &[bool],
     ) -> (Vec<usize>, Option<(Option<Uid>, &'static str)>) {
         let alone = (vec![first], None);
         let op = operations[first];
@@ -147,7 +160,8 @@ impl Program {
         };
         let working = |op: &OpSpec| self.precision.working(op.compute.unwrap_or(DataType::F32));
         let dtype = working(op);
-        if !dtype.is_floating() {
+        // A fused kernel of halves rounds once, and the graph says that each result is rounded.
+        if !matches!(dtype, DType::F32 | DType::F64) {
             return alone;
         }
         let Some(mut result) = op.output(port) else { return alone };
@@ -155,7 +169,7 @@ impl Program {
         while let Some(next) = self.only_reader(operations, result, dtype) {
             let op = operations[next];
             let Operation::Pointwise(pointwise) = &op.operation else { break };
-            if working(op) != dtype {
+            if taken[next] || working(op) != dtype {
                 break;
             }
             let other = op.inputs.iter().map(|entry| entry.1).find(|&uid| uid != result);
@@ -255,6 +269,30 @@ impl Program {
             text
         };
         self.steps.iter().map(say).collect()
+    }
+
+    /// Returns the most bytes that virtual tensors hold at once during a run.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        let (mut now, mut peak) = (0_u64, 0);
+        let bytes = |place: usize| {
+            let spec = self.spec(place);
+            let size = self.precision.held(dtype_of(spec)).size() as u64;
+            // The validator has proven that the number of elements is one of 64 bits.
+            spec.numel().map_or(0, |count| (count as u64).saturating_mul(size))
+        };
+        for step in &self.steps {
+            let outputs = step.operations.last().map_or(&[][..], |op| &op.outputs[..]);
+            let places = outputs.iter().map(|entry| self.places[&entry.1]);
+            let written = places.filter(|&place| self.spec(place).is_virtual).map(bytes);
+            now = written.fold(now, u64::saturating_add);
+            peak = peak.max(now);
+            // Results within a step have no memory, and aren't in the sum.
+            let first = &step.operations[..step.operations.len() - 1];
+            let within: Vec<Uid> = first.iter().flat_map(|op| &op.outputs).map(|e| e.1).collect();
+            let freed = step.frees.iter().filter(|&&place| !within.contains(&self.spec(place).uid));
+            now = freed.map(|&place| bytes(place)).fold(now, u64::saturating_sub);
+        }
+        peak
     }
 
     /// Returns the memory that the program holds, in bytes, about.

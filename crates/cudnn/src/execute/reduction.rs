@@ -7,6 +7,9 @@ use super::calls::{Calls, sizes};
 use super::node::{Node, Results};
 use crate::{DiagonalBandMask, PointwiseMode, Port, Reduction, ReductionMode};
 
+/// The magnitude of integers; that of the least one, which has none, is the greatest one.
+const SATURATED_ABS: &str = "x: where(x < 0, where(-x < 0, bitwise_not(x), -x), x)";
+
 pub(super) fn reduce(node: &Node<'_>, reduction: &Reduction) -> Result<Results> {
     let (calls, x) = (node.calls(), node.read(Port::X)?);
     let dims = node.output_dims(Port::Y)?;
@@ -14,18 +17,24 @@ pub(super) fn reduce(node: &Node<'_>, reduction: &Reduction) -> Result<Results> 
         .filter(|&axis| dims[axis] == 1 && x.shape()[axis] != 1)
         .map(|axis| axis as i64)
         .collect();
+    // Integers are reduced in 64 bits, and squares of them in float64, so that none overflows but a sum or
+    // a product of int64.
+    let whole = !x.dtype().is_floating();
+    let x = if whole { calls.to(&x, DType::I64)? } else { x };
     let map = |text: &str| calls.map(text, &[&x], &[]);
+    let magnitudes = || map(if whole { SATURATED_ABS } else { "x: abs(x)" });
     let y = match reduction.mode {
         ReductionMode::Add => calls.reduce("sum", &x, &axes),
-        ReductionMode::Avg if x.dtype().is_floating() => calls.reduce("mean", &x, &axes),
-        ReductionMode::Avg => calls.reduce("mean", &calls.to(&x, DType::F64)?, &axes),
+        ReductionMode::Avg if whole => calls.reduce("mean", &calls.to(&x, DType::F64)?, &axes),
+        ReductionMode::Avg => calls.reduce("mean", &x, &axes),
         ReductionMode::Min => calls.reduce("amin", &x, &axes),
         ReductionMode::Max => calls.reduce("amax", &x, &axes),
-        ReductionMode::Amax => calls.reduce("amax", &map("x: abs(x)")?, &axes),
-        ReductionMode::Norm1 => calls.reduce("sum", &map("x: abs(x)")?, &axes),
+        ReductionMode::Amax => calls.reduce("amax", &magnitudes()?, &axes),
+        ReductionMode::Norm1 => calls.reduce("sum", &magnitudes()?, &axes),
         ReductionMode::Norm2 => {
-            let squares = calls.reduce("sum", &map("x: x * x")?, &axes)?;
-            calls.map("x: sqrt(x)", &[&squares], &[])
+            let wide = if whole { calls.to(&x, DType::F64)? } else { x.clone() };
+            let squares = calls.map("x: x * x", &[&wide], &[])?;
+            calls.map("x: sqrt(x)", &[&calls.reduce("sum", &squares, &axes)?], &[])
         }
         ReductionMode::Mul => product(calls, &x, &axes, dims),
         ReductionMode::MulNoZeros => product(calls, &map("x: where(x == 0, 1, x)")?, &axes, dims),

@@ -1,13 +1,14 @@
 //! Interpolation, one dimension of space after the other.
 
-use keyfold_core::{Result, Scalar};
+use keyfold_core::{DType, Result, Scalar};
 use keyfold_tensor::Tensor;
 
 use super::calls::sizes;
 use super::node::Node;
 use crate::{PaddingMode, Resample, ResampleMode};
 
-/// The place that an element of the output reads: `(o a - b) / d`, of whole numbers.
+/// Returns `a`, `b`, `d` and the size: output `o` reads at `(o a - b) / d`. The validator has proven that
+/// none of the products overflows.
 fn numbers(attributes: &Resample, axis: usize, size: i64) -> [Scalar; 4] {
     let (stride, pre) = (attributes.stride[axis], attributes.pre_padding[axis]);
     [
@@ -66,32 +67,58 @@ pub(super) fn forward(node: &Node<'_>, attributes: &Resample, x: &Tensor) -> Res
     Ok(y)
 }
 
-/// Multiplies each dimension of space with the transpose of what interpolates it.
+/// Adds each element of `dy` to the neighbours that its output was interpolated from, along one
+/// dimension of space after the other. Elements that no output reads stay 0, also where `dy` holds
+/// infinities: a product with a matrix of weights would compute `inf * 0` there.
 pub(super) fn backward(
     node: &Node<'_>,
     attributes: &Resample,
     dy: &Tensor,
     dims: &[i64],
 ) -> Result<Tensor> {
-    let (calls, mut dx) = (node.calls(), dy.clone());
+    let calls = node.calls();
+    // Sums of halves are accumulated in float32.
+    let wide = if node.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let (rank, mut dx) = (dy.ndim(), calls.to(dy, wide)?);
+    let z = calls.full(&[1], 0.0, DType::I64)?;
     for (axis, &size) in dims.iter().enumerate().skip(2) {
-        let rows = dy.shape()[axis] as i64;
-        let lines = lines(attributes, "index(1)");
-        let (low, high) = match attributes.padding_mode {
-            PaddingMode::EdgeValue => ("clamp(q, 0, n - 1)", "clamp(q + 1, 0, n - 1)"),
-            _ => ("q", "q + 1"),
-        };
-        let text = format!(
-            "z[1]; a, b, d, n: {lines}w = f / d; i = index(0); \
-             where(i == {low}, 1.0 - w, 0.0) + where(i == {high}, w, 0.0)"
-        );
+        let (outputs, from_last) = (dx.shape()[axis] as i64, rank - 1 - axis);
         let numbers = numbers(attributes, axis - 2, size);
-        let like = calls.full(&[1], 0.0, node.dtype)?;
-        let matrix =
-            calls.to(&calls.shaped(&text, &[&like], &numbers, &[rows, size])?, node.dtype)?;
-        let last = dy.ndim() as i64 - 1;
-        let lanes = dx.transpose(axis as i64, last)?;
-        dx = calls.matmul(&lanes, &matrix)?.transpose(axis as i64, last)?;
+        let mut shape = sizes(&dx);
+        shape[axis] = size;
+        let mut sum = calls.full(&shape, 0.0, wide)?;
+        // The neighbours as expressions of the place: index, whether it is read, and its weight.
+        let neighbours: &[(&str, &str, &str)] = match attributes.mode {
+            ResampleMode::Nearest => &[("((2 * p + d) // (2 * d))", "", "g")],
+            _ => &[
+                ("(p // d)", "", "g * (1.0 - (p % d) / d)"),
+                ("(p // d + 1)", "p % d != 0", "g * ((p % d) / d)"),
+            ],
+        };
+        for (neighbour, is_read, weighted) in neighbours {
+            let is_inside = match attributes.padding_mode {
+                PaddingMode::EdgeValue => String::new(),
+                _ => format!("{neighbour} >= 0 and {neighbour} < n"),
+            };
+            let conditions = [*is_read, &is_inside].map(|text| (!text.is_empty()).then_some(text));
+            let condition = conditions.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+            let value = match condition.as_str() {
+                "" => (*weighted).to_string(),
+                condition => format!("where({condition}, {weighted}, 0.0)"),
+            };
+            let is_constant = !value.contains('p');
+            let place = format!("p = index({from_last}) * a - b; ");
+            let place = if is_constant { "" } else { &place };
+            let text = format!("g; a, b, d, n: {place}{value}");
+            let part = calls.to(&calls.map(&text, &[&dx], &numbers)?, wide)?;
+            let text =
+                format!("z[1]; a, b, d, n: p = index(0) * a - b; clamp({neighbour}, 0, n - 1)");
+            let index = calls.to(&calls.shaped(&text, &[&z], &numbers, &[outputs])?, DType::I64)?;
+            let axis = axis as i64;
+            let args = [(&sum).into(), axis.into(), (&index).into(), (&part).into()];
+            sum = calls.one("aten::index_add", &args)?;
+        }
+        dx = sum;
     }
     Ok(dx)
 }

@@ -6,7 +6,7 @@ use keyfold_core::{DType, Result};
 
 use super::draft::{Draft, Operand, product};
 use super::key::Key;
-use super::{GraphGroup, activation, floats_of_one_dtype};
+use super::{GraphGroup, activation, floats_of_one_dtype, value_at_zero};
 use crate::{Operation as Node, Pointwise, PointwiseMode, Port};
 
 impl GraphGroup for LinearParams {
@@ -28,6 +28,9 @@ impl GraphGroup for LinearParams {
     fn draft(&self, draft: &mut Draft<'_>) -> Result<()> {
         let dims = Dims::new(&draft.sizes(0), &draft.sizes(1))?;
         let &Dims { batch, m, k, n, .. } = &dims;
+        if k == 0 {
+            return of_nothing(self, draft, &dims);
+        }
         let a = dims.matrices(draft, 0, m, k)?;
         let b = dims.matrices(draft, 1, k, n)?;
         let addend = self.has_addend.then(|| dims.addend(draft)).transpose()?;
@@ -51,6 +54,28 @@ impl GraphGroup for LinearParams {
         draft.add(sketch);
         Ok(())
     }
+}
+
+/// The results of sums without terms: what the activation makes of the addend, or of 0.
+fn of_nothing(params: &LinearParams, draft: &mut Draft<'_>, dims: &Dims) -> Result<()> {
+    if !params.has_addend {
+        draft.fill(0, value_at_zero(params.activation));
+        return Ok(());
+    }
+    let mut addend = dims.addend(draft)?;
+    let function = activation(params.activation);
+    if !params.beta.is_one() || function.is_some() {
+        let result = draft.scratch(addend.dtype, &addend.dims)?;
+        let mut sketch = draft.sketch("addend of a product without terms");
+        let (x, y) = (sketch.bind("addend", &addend), sketch.bind("y", &result));
+        let beta = sketch.number(params.beta.re, 3);
+        let scale = (Pointwise::new(PointwiseMode::Mul), Some(beta));
+        let chain = [scale].into_iter().chain(function.map(|function| (function, None)));
+        sketch.chain(x, chain.collect(), y);
+        draft.add(sketch);
+        addend = result;
+    }
+    draft.spread(0, &[dims.batch, dims.m, dims.n], addend)
 }
 
 /// The sizes of a product as cuDNN takes it, with three dimensions.

@@ -60,7 +60,12 @@ pub struct GraphKernels {
 const CALLS: usize = 1024;
 const BYTES: u64 = 1 << 30;
 
-/// A call that came before.
+/// Returns a memory of no calls.
+fn no_calls() -> Shelf<Known, ByteHash> {
+    Shelf::new(CALLS, BYTES, ByteHash::default())
+}
+
+/// A remembered call.
 #[derive(Clone)]
 enum Known {
     /// It runs.
@@ -97,20 +102,20 @@ impl GraphKernels {
             planner,
             cache: None,
             policy: Policy::default(),
-            known: Shelf::new(CALLS, BYTES, ByteHash::default()),
+            known: no_calls(),
         }
     }
 
     /// Takes plans from another cache.
     #[must_use]
     pub fn with_cache(self, cache: Arc<PlanCache>) -> GraphKernels {
-        GraphKernels { cache: Some(cache), ..self }
+        GraphKernels { cache: Some(cache), known: no_calls(), ..self }
     }
 
     /// Asks for plans by another policy.
     #[must_use]
     pub fn with_policy(self, policy: Policy) -> GraphKernels {
-        GraphKernels { policy, ..self }
+        GraphKernels { policy, known: no_calls(), ..self }
     }
 
     /// Returns the groups of these kernels, for a backend's `groups`.
@@ -213,7 +218,9 @@ impl<P: GraphGroup> Execute<P> for GraphKernels {
             None => self.learn(&key, params, inputs, outputs)?,
         };
         match known {
-            // SAFETY: the caller's promise.
+            // SAFETY: `run` has the contract of `execute`, whose caller promises that nothing else accesses
+            // the outputs and that no input and no other output overlaps one. The recipe is that of a call
+            // with the same shapes, strides and dtypes, so its views lie within these inputs and outputs.
             Known::Runs(recipe) => unsafe { recipe.run(inputs, outputs) },
             Known::Refused(reason) => Err(self.refuse(params, &reason)),
         }

@@ -64,7 +64,8 @@ impl GraphGroup for PoolParams {
 }
 
 /// The windows of a pooling along two or three dimensions.
-struct Windows {
+#[derive(Debug)]
+pub(super) struct Windows {
     kernel: Vec<i64>,
     stride: Vec<i64>,
     pre: Vec<i64>,
@@ -78,7 +79,7 @@ struct Windows {
 
 impl Windows {
     /// Returns the windows of elements of these sizes, with results of those.
-    fn new(params: &PoolParams, elements: &[i64], results: &[i64]) -> Result<Windows> {
+    pub(super) fn new(params: &PoolParams, elements: &[i64], results: &[i64]) -> Result<Windows> {
         let rank = params.dims as usize;
         let (from, to) = (image(elements, rank), image(results, rank));
         let space = from.len() - 2;
@@ -99,6 +100,11 @@ impl Windows {
 
     fn settle(&mut self, params: &PoolParams, axis: usize, at: usize) -> Result<()> {
         let (size, count) = (self.from[at + 2], self.to[at + 2]);
+        if size < 1 || count < 1 {
+            return Err(refused(format!(
+                "pooling of {size} elements to {count} has no windows, and cuDNN's graphs have one or more"
+            )));
+        }
         if params.op.name().starts_with("adaptive") {
             if size % count != 0 {
                 return Err(refused(format!(
@@ -122,6 +128,11 @@ impl Windows {
         (self.kernel[at], self.stride[at]) = (kernel, stride);
         (self.pre[at], self.post[at]) = (pre, if same { pre } else { needed.max(0) });
         Ok(())
+    }
+
+    /// Returns the number of elements of a window, at most [`i64::MAX`].
+    fn elements(&self) -> i64 {
+        self.kernel.iter().fold(1, |product: i64, &size| product.saturating_mul(size))
     }
 
     fn resample(&self, mode: ResampleMode) -> Resample {
@@ -159,9 +170,10 @@ fn max(params: &PoolParams, draft: &mut Draft<'_>) -> Result<()> {
         // Float32 doesn't have all its values.
         draft.compute = DataType::F64;
     }
-    let index = match product(&windows.kernel) {
+    let index = match windows.elements() {
         ..=128 => DataType::I8,
-        _ => DataType::I32,
+        129..=0x8000_0000 => DataType::I32,
+        _ => DataType::I64,
     };
     let index = draft.scratch(index, &windows.to)?;
     let mut sketch = draft.sketch("max pooling");
@@ -180,8 +192,21 @@ fn max(params: &PoolParams, draft: &mut Draft<'_>) -> Result<()> {
 /// others are -inf, too: the first of them is at 0.
 fn index_in_plane(windows: &Windows, draft: &mut Draft<'_>, index: &Operand) -> Result<()> {
     let space = &windows.from[2..];
-    // Float32 has all integers up to 2^24.
-    draft.compute = if product(space) < 1 << 24 { DataType::F32 } else { DataType::F64 };
+    // The integers that are computed: indices in the window and in the plane, and places along a dimension,
+    // which begin in the padding.
+    let places = (0..space.len()).map(|at| space[at].saturating_add(windows.kernel[at]));
+    let most = places.chain([windows.elements(), product(space)]).max().unwrap_or(0);
+    draft.compute = match most {
+        // Float32 has all integers up to 2^24, float64 up to 2^53.
+        ..=0x100_0000 => DataType::F32,
+        ..=0x20_0000_0000_0000 => DataType::F64,
+        _ => {
+            return Err(refused(format!(
+                "the index of a maximum among {most} elements isn't exact in float64, which cuDNN's graphs \
+                 compute in"
+            )));
+        }
+    };
     let result = draft.output(1, &windows.to)?;
     let mut sketch = draft.sketch("index in the plane");
     let rank = windows.to.len();
@@ -255,11 +280,13 @@ fn quotient(sketch: &mut Sketch, x: Uid, divisor: f64, rank: usize) -> Uid {
 
 /// Returns the mode of an average, and a factor of its results where it isn't 1.
 fn counting(params: &PoolParams, windows: &Windows) -> Result<(ResampleMode, Option<f64>)> {
-    let padded = windows.pre.iter().chain(&windows.post).any(|&padding| padding > 0);
+    // Elements behind the padding count in no window. Without padding these are all that aren't elements of
+    // the input, so that the means are those without padding.
+    let padded = windows.pre.iter().any(|&padding| padding > 0);
     let (including, excluding) =
         (ResampleMode::AvgpoolIncludePadding, ResampleMode::AvgpoolExcludePadding);
     if params.divisor != 0 {
-        let elements = product(&windows.kernel) as f64;
+        let elements = windows.elements() as f64;
         return Ok((including, Some(elements / params.divisor as f64)));
     }
     match params.count_include_pad == 1 && padded {

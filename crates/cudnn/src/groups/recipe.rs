@@ -1,4 +1,4 @@
-//! Calls with their plans: what is left to do when a call of the same form comes again.
+//! Calls with their plans: the steps of a run of a call whose form has been planned.
 
 use keyfold_core::{Result, Scalar, Shape, Strides};
 use keyfold_tensor::Tensor;
@@ -121,7 +121,8 @@ impl Recipe {
                     (outputs[*output].reshape(&sizes(shape))?, memory.view(&View::new(from)?)?)
                 }
             };
-            // SAFETY: the caller's promise about outputs.
+            // SAFETY: the caller promises that nothing else accesses the outputs. `from` is the number made
+            // above, an input, a copy or scratch memory of this run, and none of these overlaps an output.
             unsafe { output.copy_from(&from)? };
         }
         Ok(())

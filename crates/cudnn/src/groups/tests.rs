@@ -11,7 +11,7 @@ use super::draft::Finish;
 use super::{GraphGroup, drafted};
 use crate::{
     Convolution, DataType, Graph, GraphOptions, GraphSpec, Operation as Node, Pointwise,
-    PointwiseMode, Port,
+    PointwiseMode, Port, ResampleMode,
 };
 
 fn meta(shape: &[usize]) -> Tensor {
@@ -320,6 +320,93 @@ fn averages_count_padding_in_all_windows_or_in_none() {
     );
     let uneven = reason(&adaptive, &[&meta(&[2, 3, 5])], &[&meta(&[2, 3, 2])]);
     assert!(uneven.contains("2 windows of 5 elements aren't equal"), "{uneven}");
+}
+
+#[test]
+fn windows_behind_the_elements_count_no_padding_where_there_is_none() {
+    // Windows in ceil mode: the last one reaches one element behind the input.
+    let op = &const { Operation::new("average") };
+    let counted = PoolParams {
+        count_include_pad: 1,
+        kernel: [2, 2, 1],
+        stride: [2, 2, 1],
+        padding: [0; 3],
+        ..pool(op, 2)
+    };
+    let (x, y) = (meta(&[4, 5, 6]), meta(&[4, 3, 3]));
+    let (inputs, outputs) = ([&x], [&y]);
+    let draft = drafted(&counted, &inputs, &outputs).unwrap();
+    match &draft.steps[0].graph.operations[0].operation {
+        Node::Resample(resample) => {
+            assert_eq!(resample.mode, ResampleMode::AvgpoolExcludePadding);
+            assert_eq!(resample.post_padding[0], 1.into());
+        }
+        other => panic!("{other:?}"),
+    }
+    // With padding in one dimension, windows behind the elements of the other one count it.
+    let mixed = PoolParams { padding: [0, 1, 0], ..counted };
+    let more = reason(&mixed, &[&x], &[&meta(&[4, 3, 4])]);
+    assert!(more.contains("behind the padding"), "{more}");
+}
+
+#[test]
+fn the_index_in_the_plane_is_computed_exactly() {
+    let computed = |kernel: i64, plane: usize, padding: i64| {
+        let params = PoolParams {
+            kernel: [kernel, 1, 1],
+            stride: [1; 3],
+            padding: [padding, 0, 0],
+            ..pool(&const { Operation::new("max") }, 1)
+        };
+        let count = plane + 2 * padding as usize + 1 - kernel as usize;
+        let (x, y) = (meta(&[1, 1, plane]), meta(&[1, 1, count]));
+        let index = of(DType::I64, &[1, 1, count]);
+        let (inputs, outputs) = ([&x], [&y, &index]);
+        let draft = drafted(&params, &inputs, &outputs).map_err(|error| error.to_string())?;
+        let last = draft.steps.last().unwrap();
+        last.graph.clone().validate().map_err(|error| error.to_string())?;
+        let read = last.graph.operations[0].inputs[0].1;
+        let dtype = last.graph.tensor(read).unwrap().dtype;
+        Ok((last.graph.operations[0].compute.unwrap(), dtype.unwrap()))
+    };
+    let found: Result<_, String> = computed(3, 100, 1);
+    assert_eq!(found, Ok((DataType::F32, DataType::I8)));
+    // A window that is greater than the plane has more places than float32 has integers.
+    let large = 1 << 25;
+    assert_eq!(computed(large, 8, large / 2), Ok((DataType::F64, DataType::I32)));
+    assert_eq!(computed(1 << 33, 8, 1 << 32), Ok((DataType::F64, DataType::I64)));
+    let refused = computed(1 << 55, 8, 1 << 54).unwrap_err();
+    assert!(refused.contains("isn't exact in float64"), "{refused}");
+}
+
+#[test]
+fn pooling_to_nothing_is_refused_and_not_divided_by() {
+    let params = pool(&const { Operation::new("adaptive_average") }, 1);
+    for (elements, results) in [([2, 3, 6], [2, 3, 0]), ([2, 3, 0], [2, 3, 2])] {
+        let error = super::pool::Windows::new(&params, &elements, &results).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotSupported);
+        assert!(error.message().contains("has no windows"), "{error}");
+    }
+}
+
+#[test]
+fn products_without_terms_are_the_addend() {
+    let op = &const { Operation::new("matmul") };
+    let two = LinearFactor { re: 2.0, ..LinearFactor::ONE };
+    let (alpha, beta) = (LinearFactor::ONE, two);
+    let params =
+        LinearParams { op, has_addend: false, activation: Activation::Sigmoid, alpha, beta };
+    let finish = |params: LinearParams, inputs: &[&Tensor]| {
+        let outputs = [&meta(&[4, 6])];
+        let draft = drafted(&params, inputs, &outputs).unwrap();
+        (draft.steps.iter().map(|step| described(&step.graph)).collect::<Vec<_>>(), draft.finish)
+    };
+    let (a, b, row) = (meta(&[4, 0]), meta(&[0, 6]), meta(&[6]));
+    let (steps, filled) = finish(params, &[&a, &b]);
+    assert_eq!((steps.len(), filled), (0, vec![Finish::Fill { output: 0, number: 0.5 }]));
+    let (steps, filled) = finish(LinearParams { has_addend: true, ..params }, &[&a, &b, &row]);
+    assert_eq!(steps, ["mul([1, 1, 6], 2) ~[1, 1, 6]; sigmoid(~[1, 1, 6]) [1, 1, 6]"]);
+    assert!(matches!(&filled[..], [Finish::Spread { output: 0, .. }]));
 }
 
 #[test]

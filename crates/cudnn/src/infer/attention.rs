@@ -68,11 +68,11 @@ fn sizes(attention: &Attention, inputs: Inputs<'_>) -> Result<Sizes> {
             )));
         }
     }
-    for (name, bound) in
-        [("left_bound", attention.left_bound), ("right_bound", attention.right_bound)]
+    for (name, bound, least) in
+        [("left_bound", attention.left_bound, 1), ("right_bound", attention.right_bound, 0)]
     {
-        if let Some(bound) = bound.filter(|&bound| bound < 0) {
-            return Err(value_error(format!("{name} {bound} must be 0 or more, or none")));
+        if let Some(bound) = bound.filter(|&bound| bound < least) {
+            return Err(value_error(format!("{name} {bound} must be {least} or more, or none")));
         }
     }
     check_dropout(attention, inputs)?;

@@ -15,6 +15,13 @@ pub(super) fn pointwise(
     inputs: Inputs<'_>,
 ) -> Result<Vec<(Port, Inferred)>> {
     let mode = pointwise.mode;
+    if let Some((name, value)) = pointwise.foreign() {
+        return Err(value_error(format!(
+            "{name} is {value}, but {} has no such attribute: its formula is {}",
+            mode.name(),
+            mode.formula()
+        )));
+    }
     let (output, ports): (Port, &[Port]) = match () {
         () if mode.is_backward() => (Port::Dx, &[Port::Dy, Port::X]),
         () => (Port::Y, &[Port::X, Port::B, Port::T]),

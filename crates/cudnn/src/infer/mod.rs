@@ -133,7 +133,8 @@ fn statistics(x: &TensorSpec) -> DataType {
     if x.dtype == Some(DataType::F64) { DataType::F64 } else { DataType::F32 }
 }
 
-/// Returns packed strides in the order of a tensor's: channels last stay last.
+/// Returns packed strides in the order of a tensor's: channels last stay last. Dimensions of size 1 and of
+/// stride 0 say nothing of the order, and stand where row-major order has them.
 pub(crate) fn strides_like(dims: &[i64], tensor: &TensorSpec) -> Result<Vec<i64>> {
     let packed = Layout::Packed.strides(dims)?;
     let same_rank = tensor.rank() == dims.len() && tensor.strides.len() == dims.len();
@@ -143,15 +144,35 @@ pub(crate) fn strides_like(dims: &[i64], tensor: &TensorSpec) -> Result<Vec<i64>
     if dims.len() >= 3 && Layout::ChannelsLast.strides(&tensor.dims)? == tensor.strides {
         return Layout::ChannelsLast.strides(dims);
     }
-    let mut axes: Vec<usize> = (0..dims.len()).collect();
-    axes.sort_by_key(|&axis| (tensor.strides[axis], usize::MAX - axis));
+    // From the innermost dimension outwards; the last of several with one stride is the inner one.
+    let decides = |axis: usize| tensor.dims[axis] != 1 && tensor.strides[axis] != 0;
+    let mut sorted: Vec<usize> = (0..dims.len()).filter(|&axis| decides(axis)).collect();
+    sorted.sort_by_key(|&axis| (tensor.strides[axis], usize::MAX - axis));
+    let mut sorted = sorted.into_iter();
     let mut strides = vec![0; dims.len()];
     let mut stride = 1_i64;
-    for axis in axes {
+    for axis in (0..dims.len()).rev() {
+        let axis = if decides(axis) { sorted.next().unwrap_or(axis) } else { axis };
         strides[axis] = stride;
         // Packing in row-major order has shown that the product doesn't overflow.
         stride *= dims[axis].max(1);
     }
+    Ok(strides)
+}
+
+/// Returns the strides of a tensor that gets other dimensions: packed in the order that it has, and 0 where it
+/// is broadcast.
+pub(crate) fn resized_strides(dims: &[i64], tensor: &TensorSpec) -> Result<Vec<i64>> {
+    let broadcast: Vec<usize> = match tensor.strides.len() == dims.len() {
+        true => (0..dims.len()).filter(|&axis| tensor.strides[axis] == 0).collect(),
+        false => Vec::new(),
+    };
+    // Overflow is that of the whole tensor, as without broadcasting.
+    Layout::Packed.strides(dims)?;
+    let mut stored = dims.to_vec();
+    broadcast.iter().for_each(|&axis| stored[axis] = 1);
+    let mut strides = strides_like(&stored, tensor)?;
+    broadcast.iter().for_each(|&axis| strides[axis] = 0);
     Ok(strides)
 }
 

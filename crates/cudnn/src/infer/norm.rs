@@ -113,6 +113,12 @@ pub(super) fn forward(norm: &Norm, inputs: Inputs<'_>) -> Result<Vec<(Port, Infe
 pub(super) fn backward(norm: &Norm, inputs: Inputs<'_>) -> Result<Vec<(Port, Inferred)>> {
     let (x, dy, scale) = (inputs.get(Port::X)?, inputs.get(Port::Dy)?, inputs.get(Port::Scale)?);
     let dims = statistics_dims(norm, inputs)?;
+    if norm.phase == NormPhase::Inference {
+        return Err(value_error(format!(
+            "{} is of the phase inference: gradients are those of training, whose statistics it reads",
+            norm.mode.backward_name()
+        )));
+    }
     check_dims(Port::Dy, dy, &x.dims, "the dimensions of x")?;
     for port in [Port::Mean, Port::InvVariance] {
         if let Some(tensor) = inputs.find(port) {

@@ -240,10 +240,32 @@ fn pool(resample: &Resample, port: Port, x: &TensorSpec) -> Result<Vec<i64>> {
                     resample.post_padding[axis]
                 )));
             }
+        } else {
+            check_positions(resample, axis, steps).map_err(|error| error.at(&place()))?;
         }
         dims.push(narrow(steps + 1, axis + 2)?);
     }
     Ok(dims)
+}
+
+/// Proves that the position that each output of an interpolation reads is counted in 64 bits: twice
+/// `(o a - b) + d` for the last output `o`, where `a / d` is the stride and `b / d` the padding over one
+/// denominator.
+fn check_positions(resample: &Resample, axis: usize, last: i128) -> Result<()> {
+    let (stride, pre) = (resample.stride[axis], resample.pre_padding[axis]);
+    let wide = |a: i64, b: i64| i128::from(a) * i128::from(b);
+    let a = wide(stride.numerator, pre.denominator);
+    let (b, d) =
+        (wide(pre.numerator, stride.denominator), wide(stride.denominator, pre.denominator));
+    // The greatest numbers that are computed; the difference of two of them lies between these.
+    let counted = last.max(1).checked_mul(a).and_then(|place| (place + d).checked_mul(2));
+    if counted.is_some_and(|place| place <= i64::MAX.into()) && 2 * (b + d) <= i64::MAX.into() {
+        return Ok(());
+    }
+    Err(value_error(format!(
+        "stride {stride} and pre_padding {pre} overflow 64 bits: positions are counted in steps of 1/{d}, \
+         up to output {last}"
+    )))
 }
 
 fn is_pool(mode: ResampleMode) -> bool {

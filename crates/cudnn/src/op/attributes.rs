@@ -8,39 +8,39 @@ use crate::Float;
 
 use super::PointwiseMode;
 
-/// Whether a convolution's kernel is read forwards.
+/// The order in which a convolution reads its filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConvolutionMode {
-    /// Forwards, as networks do.
+    /// In the order of its elements: a cross-correlation, the convolution of neural networks.
     #[default]
     CrossCorrelation,
-    /// Backwards in each dimension of space, as in signal processing.
+    /// Reversed in each dimension of space: the convolution of signal processing.
     Convolution,
 }
 
-/// The attributes of convolutions: a number for each dimension of space in each list.
+/// The attributes of convolutions. Each list has an entry for each dimension of space.
 ///
-/// The number of groups is that of the input's channels over the filter's. The result is
-/// `alpha` times the convolution, plus `beta` times what the output held before.
+/// The number of groups is the number of channels of the input divided by that of the filter. The output
+/// becomes `alpha` times the convolution plus `beta` times its previous elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Convolution {
-    /// Zeros before the input.
+    /// The number of zeros before the input.
     pub pre_padding: Vec<i64>,
-    /// Zeros behind the input.
+    /// The number of zeros behind the input.
     pub post_padding: Vec<i64>,
-    /// The distance of what neighbours in the output see.
+    /// The distance in the input between the windows of neighbouring outputs.
     pub stride: Vec<i64>,
-    /// The distance of what neighbours in the filter see.
+    /// The distance in the input between the elements that neighbours in the filter multiply.
     pub dilation: Vec<i64>,
-    /// Whether the filter is read forwards.
+    /// The order in which the filter is read.
     #[serde(default)]
     pub mode: ConvolutionMode,
     /// The factor of the result.
     #[serde(default = "one")]
     pub alpha: Float,
-    /// The factor of what the output held before.
+    /// The factor of the output's previous elements.
     #[serde(default = "zero")]
     pub beta: Float,
 }
@@ -68,7 +68,7 @@ impl Convolution {
     }
 }
 
-/// A positive number or 0 as a fraction; in JSON an integer, or two in a list.
+/// A fraction of 0 or more. In JSON it is an integer, or a list of numerator and denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Ratio", into = "Ratio")]
 pub struct Fraction {
@@ -79,7 +79,10 @@ pub struct Fraction {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a fraction is an integer, or a numerator and a denominator in a list"
+)]
 enum Ratio {
     Whole(i64),
     Parts(i64, i64),
@@ -118,68 +121,68 @@ impl fmt::Display for Fraction {
     }
 }
 
-/// What a window's elements become.
+/// How a resampling computes an output from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResampleMode {
-    /// The greatest one, and its index in the window where that is asked for.
+    /// The greatest element of a window, and optionally its index in the window.
     Maxpool,
-    /// Their mean, padding counted.
+    /// The mean of a window, in which padding counts as zeros.
     AvgpoolIncludePadding,
-    /// Their mean, padding left out.
+    /// The mean of a window's elements without its padding.
     AvgpoolExcludePadding,
-    /// Interpolated between neighbours.
+    /// Linear interpolation between neighbours in each dimension.
     Bilinear,
-    /// The nearest one.
+    /// The nearest element.
     Nearest,
 }
 
-/// What is behind the edges of the input.
+/// The elements that are read outside of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaddingMode {
     /// Zeros.
     Zero,
-    /// What is less than all numbers.
+    /// Minus infinity, which is never a maximum.
     NegInf,
-    /// The element at the edge.
+    /// The nearest element of the input.
     EdgeValue,
 }
 
-/// The attributes of pooling: a number for each dimension of space in each list.
+/// The attributes of pooling and interpolation. Each list has an entry for each dimension of space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resample {
-    /// What a window's elements become.
+    /// How an output is computed.
     pub mode: ResampleMode,
-    /// What is behind the edges.
+    /// The elements that are read outside of the input.
     pub padding_mode: PaddingMode,
     /// The sizes of a window.
     pub window: Vec<i64>,
-    /// The distances of windows.
+    /// The distances between windows.
     pub stride: Vec<Fraction>,
-    /// Elements before the input.
+    /// The number of elements of padding before the input.
     pub pre_padding: Vec<Fraction>,
-    /// Elements behind the input.
+    /// The number of elements of padding behind the input.
     pub post_padding: Vec<Fraction>,
 }
 
-/// The elements that are normalized together.
+/// The elements that share a mean and a variance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(clippy::enum_variant_names, reason = "the names of cuDNN")]
 pub enum NormMode {
-    /// Those of a channel.
+    /// The elements of a channel, of all images.
     BatchNorm,
-    /// Those of the dimensions in which `scale` isn't 1.
+    /// The elements along the dimensions in which `scale` isn't of size 1.
     LayerNorm,
-    /// Those of an image's channel.
+    /// The elements of one channel of one image.
     InstanceNorm,
-    /// Those of an image's group of channels.
+    /// The elements of one group of channels of one image.
     GroupNorm,
-    /// As layer norm, divided by the root of the mean square.
+    /// The elements of layer norm, divided by the root of their mean square, without a mean.
     RmsNorm,
-    /// As layer norm, with a scale and bias for each example.
+    /// The elements of layer norm, with a scale and bias for each example.
     AdaLayerNorm,
 }
 
@@ -209,16 +212,16 @@ impl NormMode {
     }
 }
 
-/// Where a normalization's statistics come from.
+/// The source of a normalization's statistics, and whether they are outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormPhase {
-    /// Computed and used; batch norm is given them.
+    /// They are computed and aren't outputs; batch norm reads them as inputs.
     Inference,
-    /// Computed, used and returned.
+    /// They are computed and are outputs.
     #[default]
     Training,
-    /// As training, by kernels that keep a channel's elements on the chip.
+    /// As training; the plan may use kernels that keep a channel's elements in shared memory.
     PersistentTraining,
 }
 
@@ -226,12 +229,12 @@ pub enum NormPhase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Norm {
-    /// The elements that are normalized together.
+    /// The elements that share statistics.
     pub mode: NormMode,
-    /// Where the statistics come from; a gradient's is that of its forward.
+    /// The source of the statistics. A gradient has that of its forward, which is one of training.
     #[serde(default)]
     pub phase: NormPhase,
-    /// The number of groups of channels; needed for group norm alone.
+    /// The number of groups of channels: required for group norm, and refused for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<i64>,
 }
@@ -243,27 +246,27 @@ impl Norm {
     }
 }
 
-/// What a reduction makes of elements.
+/// The function that a reduction computes of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReductionMode {
-    /// Their sum.
+    /// The sum.
     Add,
-    /// Their product.
+    /// The product.
     Mul,
-    /// The product of those that aren't 0.
+    /// The product of the elements that aren't 0.
     MulNoZeros,
-    /// The least one.
+    /// The minimum.
     Min,
-    /// The greatest one.
+    /// The maximum.
     Max,
     /// The greatest absolute value.
     Amax,
-    /// Their mean.
+    /// The mean.
     Avg,
     /// The sum of absolute values.
     Norm1,
-    /// The root of the sum of squares.
+    /// The square root of the sum of squares.
     Norm2,
 }
 
@@ -271,7 +274,7 @@ pub enum ReductionMode {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reduction {
-    /// What becomes of the elements.
+    /// The function.
     pub mode: ReductionMode,
 }
 
@@ -283,15 +286,15 @@ pub struct Transpose {
     pub permutation: Vec<i64>,
 }
 
-/// The attributes of a slice: a number for each dimension in each list.
+/// The attributes of a slice. Each list has an entry for each dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slice {
     /// The first index.
     pub start: Vec<i64>,
-    /// The index behind the last one.
+    /// The end of the indices, exclusive.
     pub limit: Vec<i64>,
-    /// The distance of indices, 1 or more.
+    /// The step between indices, 1 or more.
     pub stride: Vec<i64>,
 }
 
@@ -299,29 +302,29 @@ pub struct Slice {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Concatenate {
-    /// The dimension along which the inputs follow each other.
+    /// The dimension along which the inputs are joined.
     pub axis: i64,
-    /// The input whose memory is part of the output's already.
+    /// The index of the input whose memory is a part of the output's, so that it needs no copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place_index: Option<i64>,
 }
 
-/// The attributes of a band mask.
+/// The attributes of a diagonal band mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiagonalBandMask {
-    /// The comparison of an element's row with its column where the element stays: `cmp_ge` is causal.
+    /// An element is kept where this comparison of its row with its column holds: `cmp_ge` is a causal mask.
     pub comparison: PointwiseMode,
 }
 
-/// Which corner of the scores the diagonal of a mask goes through.
+/// The corner of the scores that the diagonal of a mask goes through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alignment {
-    /// The first query and the first key.
+    /// That of the first query and the first key.
     #[default]
     TopLeft,
-    /// The last query and the last key.
+    /// That of the last query and the last key.
     BottomRight,
 }
 
@@ -329,13 +332,14 @@ pub enum Alignment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attention {
-    /// How many keys a query sees behind the diagonal; `None` for all. 0 is causal.
+    /// The number of keys behind the diagonal that a query sees, 0 or more; `None` for all. 0 is a causal mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right_bound: Option<i64>,
-    /// How many keys, less one, a query sees up to the diagonal; `None` for all.
+    /// The number of keys up to the diagonal that a query sees, the key on the diagonal included, 1 or more;
+    /// `None` for all. As in cuDNN, a bound of `n` hides key `j` from query `i` where `j <= i - n`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_bound: Option<i64>,
-    /// Where the diagonal is.
+    /// The corner that the diagonal goes through.
     #[serde(default)]
     pub alignment: Alignment,
     /// The probability that a weight is dropped; `None` without dropout.

@@ -157,6 +157,21 @@ impl OpSpec {
         find(&self.outputs, port)
     }
 
+    /// Returns the factor of the numbers that its output holds before, which a convolution adds to its result.
+    pub(crate) fn beta(&self) -> f64 {
+        match &self.operation {
+            Operation::ConvFprop(conv)
+            | Operation::ConvDgrad(conv)
+            | Operation::ConvWgrad(conv) => conv.beta.0,
+            _ => 0.0,
+        }
+    }
+
+    /// Returns whether it reads the numbers that a tensor which it writes holds before.
+    pub fn updates(&self, uid: Uid) -> bool {
+        self.beta() != 0.0 && self.outputs.iter().any(|entry| entry.1 == uid)
+    }
+
     /// Returns how errors and drawings call it: its name, or its operation.
     pub fn label(&self) -> &str {
         match self.name.as_str() {

@@ -189,7 +189,8 @@ impl PointwiseMode {
     }
 }
 
-/// The attributes of a pointwise operation. Those that its mode doesn't name have no effect.
+/// The attributes of a pointwise operation. Those that aren't in the formula of its mode keep their defaults:
+/// the validator refuses others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pointwise {
@@ -237,6 +238,45 @@ fn infinity() -> Float {
 }
 
 impl Pointwise {
+    /// Returns the first attribute that isn't its default and isn't one of the mode, with its value.
+    pub(crate) fn foreign(&self) -> Option<(&'static str, String)> {
+        let Pointwise {
+            mode,
+            alpha1,
+            alpha2,
+            relu_lower_clip,
+            relu_upper_clip,
+            relu_lower_clip_slope,
+            elu_alpha,
+            softplus_beta,
+            swish_beta,
+            axis,
+        } = self;
+        let is_scaled = matches!(mode, M::Add | M::Sub | M::Mul);
+        let is_relu = matches!(mode, M::Relu | M::ReluBackward);
+        let floats = [
+            ("alpha1", alpha1, one(), is_scaled),
+            ("alpha2", alpha2, one(), is_scaled),
+            ("relu_lower_clip", relu_lower_clip, zero(), is_relu),
+            ("relu_upper_clip", relu_upper_clip, infinity(), is_relu),
+            ("relu_lower_clip_slope", relu_lower_clip_slope, zero(), is_relu),
+            ("elu_alpha", elu_alpha, one(), matches!(mode, M::Elu | M::EluBackward)),
+            (
+                "softplus_beta",
+                softplus_beta,
+                one(),
+                matches!(mode, M::Softplus | M::SoftplusBackward),
+            ),
+            ("swish_beta", swish_beta, one(), matches!(mode, M::Swish | M::SwishBackward)),
+        ];
+        let foreign =
+            floats.into_iter().find(|(_, value, default, is_of)| !is_of && *value != default);
+        let axis = axis.filter(|_| *mode != M::GenIndex);
+        foreign
+            .map(|(name, value, ..)| (name, value.0.to_string()))
+            .or(axis.map(|axis| ("axis", axis.to_string())))
+    }
+
     /// Makes the attributes of a mode, with cuDNN's defaults.
     pub fn new(mode: PointwiseMode) -> Pointwise {
         Pointwise {

@@ -14,7 +14,7 @@ use super::{NormMode, NormPhase, Operation, ResampleMode};
 /// The part that a tensor plays in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the operations that have them say what they are")]
+#[expect(missing_docs, reason = "Operation::ports and the builder's methods document them")]
 pub enum Port {
     X,
     W,
@@ -145,11 +145,12 @@ impl Operation {
                 _ => vec![reads(X), writes(Y)],
             },
             Operation::ResampleBackward(resample) => match resample.mode {
-                // The index of the forward, or its input and output, of which the index is found again.
+                // The index of the forward; or its input and output, from which the index is computed.
                 ResampleMode::Maxpool => {
                     vec![reads(Dy), may_read(Index), may_read(X), may_read(Y), writes(Dx)]
                 }
-                _ => vec![reads(Dy), writes(Dx)],
+                // The forward's input says the sizes of its gradient.
+                _ => vec![reads(Dy), may_read(X), may_read(Y), writes(Dx)],
             },
             Operation::Norm(norm) => norm_ports(norm.mode, norm.phase),
             Operation::NormBackward(norm) => {
@@ -237,7 +238,7 @@ pub(super) mod json {
     use crate::Uid;
 
     #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "a port has the uid of a tensor, or a list of uids")]
     enum Uids {
         One(Uid),
         Several(Vec<Uid>),

@@ -72,7 +72,13 @@ fn taken(operation: &Operation, port: Port, is_output: bool) -> &'static [DataTy
 /// Returns the dtypes that an operation computes in.
 fn computed(operation: &Operation) -> &'static [DataType] {
     match operation {
-        Operation::Pointwise(pointwise) if pointwise.mode.is_logical() => {
+        // In bool, a comparison would compare truth values.
+        Operation::Pointwise(pointwise)
+            if matches!(
+                pointwise.mode,
+                PointwiseMode::LogicalAnd | PointwiseMode::LogicalOr | PointwiseMode::LogicalNot
+            ) =>
+        {
             &[F32, F64, F16, BF16, I32, I64, Bool]
         }
         Operation::Pointwise(_) | Operation::Reduction(_) => &[F32, F64, F16, BF16, I32, I64],

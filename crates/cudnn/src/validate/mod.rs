@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::infer::{self, is_free};
-use crate::{Count, GraphSpec, OpSpec, Operation, Port, PortRule, TensorSpec, Uid, ValidGraph};
+use crate::{Count, GraphSpec, OpSpec, Port, PortRule, TensorSpec, Uid, ValidGraph};
 
 impl GraphSpec {
     /// Proves the graph: it has operations; tensors have numbers, dtypes, sizes, strides and alignments that
@@ -39,7 +39,7 @@ impl GraphSpec {
     }
 
     /// Returns how errors name the graph.
-    fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         match self.name.as_str() {
             "" => "graph".to_string(),
             name => format!("graph {name:?}"),
@@ -182,14 +182,10 @@ fn check_target(links: &Links<'_>, op: &OpSpec, port: Port, place: usize) -> Res
             "it writes tensor {label} at {port}, which is given by value: results have memory or are virtual"
         )));
     }
-    if let Operation::ConvFprop(conv) | Operation::ConvDgrad(conv) | Operation::ConvWgrad(conv) =
-        &op.operation
-        && conv.beta.0 != 0.0
-        && tensor.is_virtual
-    {
+    if tensor.is_virtual && op.updates(tensor.uid) {
         return Err(value(format!(
-            "beta is {}, but tensor {label} at {port} is virtual: what it held before needs memory",
-            conv.beta.0
+            "beta is {}, but tensor {label} at {port} is virtual: numbers that it held before need memory",
+            op.beta()
         )));
     }
     tensors::check_strides_of_output(port, tensor)

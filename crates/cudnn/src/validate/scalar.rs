@@ -21,6 +21,21 @@ fn range(dtype: DataType) -> Option<(f64, f64)> {
     }
 }
 
+/// Returns whether a finite number rounds to the greatest one of its dtype, or to the least, and not to an
+/// infinity. The shortest decimal of a dtype's greatest number, such as 3.4028235e38 of float32, may lie beyond
+/// it, by less than half of the distance of its neighbours.
+fn rounds_into(x: f64, dtype: DataType) -> bool {
+    // The first number that rounds away from the greatest one: ties go to the even mantissa, which is that of
+    // the power of two behind it.
+    let limit = match dtype {
+        DataType::F32 => 2.0_f64.powi(128) - 2.0_f64.powi(103),
+        DataType::F16 => 65520.0,
+        DataType::BF16 => 2.0_f64.powi(128) - 2.0_f64.powi(119),
+        _ => return false,
+    };
+    x.abs() < limit
+}
+
 /// Proves that a number is one of a dtype; floats are rounded, and may be infinite or NaN where the dtype
 /// has these.
 pub(super) fn check(number: Number, dtype: DataType) -> Result<()> {
@@ -36,7 +51,9 @@ pub(super) fn check(number: Number, dtype: DataType) -> Result<()> {
         }
         _ => true,
     };
-    let inside = special || range(dtype).is_none_or(|(least, most)| (least..=most).contains(&x));
+    let inside = special
+        || range(dtype).is_none_or(|(least, most)| (least..=most).contains(&x))
+        || rounds_into(x, dtype);
     if fits && inside {
         return Ok(());
     }

@@ -40,6 +40,7 @@ pub(super) fn check(tensor: &TensorSpec) -> Result<()> {
         return error(ErrorKind::Shape, message);
     }
     check_bytes(tensor, dtype)?;
+    check_strides(tensor)?;
     check_alignment(tensor.alignment, dtype)?;
     if tensor.by_value && tensor.is_virtual {
         let message = "it is given by value and virtual: it is one or the other";
@@ -87,28 +88,48 @@ fn check_alignment(alignment: i64, dtype: DataType) -> Result<()> {
     Err(Error::new(ErrorKind::Value, message))
 }
 
-/// Proves that each element of a result has its own place.
-pub(super) fn check_strides_of_output(port: Port, tensor: &TensorSpec) -> Result<()> {
+/// Returns the first dimension, in the order of strides, whose elements overlap or interleave with those of the
+/// dimensions before it, and the least stride with which they wouldn't.
+fn overlap(tensor: &TensorSpec, may_broadcast: bool) -> Option<(usize, i64)> {
     let pairs = tensor.strides.iter().zip(&tensor.dims).enumerate();
-    let mut axes: Vec<(i64, i64, usize)> =
-        pairs.filter(|(_, (_, dim))| **dim > 1).map(|(axis, (s, d))| (*s, *d, axis)).collect();
+    let counts = |dim: i64, stride: i64| dim > 1 && (stride != 0 || !may_broadcast);
+    let mut axes: Vec<(i64, i64, usize)> = pairs
+        .filter(|(_, (stride, dim))| counts(**dim, **stride))
+        .map(|(axis, (stride, dim))| (*stride, *dim, axis))
+        .collect();
     axes.sort_unstable();
     let mut reach = 1_i64;
     for (stride, dim, axis) in axes {
         if stride < reach {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "the elements of its output {port} (tensor {}, {:?} with strides {:?}) overlap or \
-                     interleave: stride {axis} is {stride}, and must be {reach} or more",
-                    tensor.label(),
-                    tensor.dims,
-                    tensor.strides
-                ),
-            ));
+            return Some((axis, reach));
         }
         // Below what `check_bytes` has proven.
         reach += (dim - 1) * stride;
     }
-    Ok(())
+    None
+}
+
+/// Proves that elements overlap only where a dimension of stride 0 is broadcast.
+fn check_strides(tensor: &TensorSpec) -> Result<()> {
+    let Some((axis, least)) = overlap(tensor, true) else { return Ok(()) };
+    let (dims, strides) = (&tensor.dims, &tensor.strides);
+    let message = format!(
+        "the elements of {dims:?} with strides {strides:?} overlap or interleave: stride {axis} is {}, and must \
+         be {least} or more, or 0 for a dimension that is broadcast",
+        strides[axis]
+    );
+    Err(Error::new(ErrorKind::Shape, message))
+}
+
+/// Proves that each element of a result has an address of its own.
+pub(super) fn check_strides_of_output(port: Port, tensor: &TensorSpec) -> Result<()> {
+    let Some((axis, least)) = overlap(tensor, false) else { return Ok(()) };
+    let (dims, strides) = (&tensor.dims, &tensor.strides);
+    let message = format!(
+        "the elements of its output {port} (tensor {}, {dims:?} with strides {strides:?}) overlap or \
+         interleave: stride {axis} is {}, and must be {least} or more",
+        tensor.label(),
+        strides[axis]
+    );
+    Err(Error::new(ErrorKind::Shape, message))
 }

@@ -2,10 +2,97 @@
 
 use keyfold::Device;
 use keyfold::cudnn::{
-    DataType, Layout, Number, Operation, Pointwise, PointwiseMode as M, Port, Precision, TensorSpec,
+    DataType, Layout, Number, Operation, Pointwise, PointwiseMode as M, Port, Precision, Reduction,
+    ReductionMode, TensorSpec,
 };
 
 use super::*;
+
+/// Computes a function of two int64 inputs.
+fn of_integers(mode: M, a: &[i64], b: &[i64], dtype: DataType) -> Vec<i64> {
+    let mut g = graph_of(dtype);
+    let dims = [a.len() as i64];
+    let (x, y) = (g.input("x", &dims).unwrap(), g.input("y", &dims).unwrap());
+    let operation = Operation::Pointwise(Pointwise::new(mode));
+    let inputs = [(Port::X, x), (Port::B, y)];
+    let used = if mode == M::Abs || mode == M::Neg { &inputs[..1] } else { &inputs[..] };
+    let made = g.add_named("", Some(dtype), operation, used, &[]).unwrap()[0].1;
+    g.set_dtype(made, dtype).unwrap();
+    g.set_output(made, true).unwrap();
+    let spec = g.into_spec();
+    let valid = Arc::new(
+        GraphSpec {
+            tensors: spec
+                .tensors
+                .iter()
+                .filter(|t| used.len() == 2 || t.uid != y)
+                .cloned()
+                .collect(),
+            ..spec
+        }
+        .validate()
+        .unwrap(),
+    );
+    keyfold::init();
+    let reference = Reference::new(Device::CPU, Precision::AsSpec);
+    let plan = reference.plan(valid, &Policy::default(), &|_| Ok(())).unwrap();
+    let tensor = |numbers: &[i64]| match dtype {
+        DataType::I64 => Tensor::from_slice(numbers, &[numbers.len()]).unwrap(),
+        _ => {
+            let narrow: Vec<i32> = numbers.iter().map(|&n| n as i32).collect();
+            Tensor::from_slice(&narrow, &[numbers.len()]).unwrap()
+        }
+    };
+    let (a, b, out) = (tensor(a), tensor(b), tensor(&vec![7; a.len()]));
+    let all = [(x, &a), (y, &b), (made, &out)];
+    let pack: Vec<_> = all.into_iter().filter(|t| used.len() == 2 || t.0 != y).collect();
+    plan.runner.run(&VariantPack { tensors: &pack, workspace: None }).unwrap();
+    match dtype {
+        DataType::I64 => out.to_vec::<i64>().unwrap(),
+        _ => out.to_vec::<i32>().unwrap().into_iter().map(i64::from).collect(),
+    }
+}
+
+#[test]
+fn integers_are_computed_exactly_and_saturate() {
+    let a = [i64::MAX, i64::MAX - 1, -7, 7, -7, 7, -6, 0, (1 << 53) + 1];
+    let b = [2, 10, 2, -2, -2, 2, 2, 5, 3];
+    let each = |f: fn(i64, i64) -> i64| a.iter().zip(b).map(|(&a, b)| f(a, b)).collect::<Vec<_>>();
+    assert_eq!(of_integers(M::Mod, &a, &b, DataType::I64), each(|a, b| a % b));
+    assert_eq!(of_integers(M::Div, &a, &b, DataType::I64), each(|a, b| a / b));
+    assert_eq!(
+        of_integers(M::FloorMod, &a, &b, DataType::I64),
+        each(|a, b| a.rem_euclid(b.abs()) + if b < 0 && a.rem_euclid(b.abs()) != 0 { b } else { 0 })
+    );
+    for (dtype, least, most) in
+        [(DataType::I64, i64::MIN, i64::MAX), (DataType::I32, i32::MIN.into(), i32::MAX.into())]
+    {
+        let numbers = [least, least + 1, -1, 0, most];
+        assert_eq!(of_integers(M::Abs, &numbers, &numbers, dtype), [most, most, 1, 0, most]);
+        assert_eq!(of_integers(M::Neg, &numbers, &numbers, dtype), [most, most, 1, 0, -most]);
+    }
+}
+
+#[test]
+fn reductions_of_integers_do_not_overflow() {
+    let reduced = |mode, numbers: &[f64], to: DataType| {
+        let mut g = graph_of(DataType::I32);
+        let x = g.input("x", &[numbers.len() as i64]).unwrap();
+        let operation = Operation::Reduction(Reduction { mode });
+        let y = g.add_named("", Some(DataType::I32), operation, &[(Port::X, x)], &[]).unwrap()[0].1;
+        g.set_dtype(y, to).unwrap();
+        g.set_output(y, true).unwrap();
+        run(g.spec(), &[(x, numbers.to_vec())])[0][0]
+    };
+    let least = f64::from(i32::MIN);
+    use ReductionMode as R;
+    assert_eq!(reduced(R::Norm2, &[70000.0], DataType::I32), 70000.0);
+    assert_eq!(reduced(R::Norm1, &[least, 1.0], DataType::I64), 1.0 - least);
+    assert_eq!(reduced(R::Amax, &[least, 1.0], DataType::I64), -least);
+    assert_eq!(reduced(R::Amax, &[least, 1.0], DataType::I32), f64::from(i32::MAX));
+    assert_eq!(reduced(R::Add, &[least, least], DataType::I32), least);
+    assert_eq!(reduced(R::Avg, &[least, 0.0], DataType::I32), least / 2.0);
+}
 
 fn pointwise(mode: M) -> Operation {
     Operation::Pointwise(Pointwise::new(mode))
@@ -35,18 +122,23 @@ fn gelu_tanh(x: f64) -> f64 {
     x * (1.0 + inner.tanh()) / 2.0
 }
 
-/// The attributes of the test: none is a default.
+/// The attributes of the test: none that a mode has is a default.
 fn attributes(mode: M) -> Pointwise {
-    Pointwise {
-        alpha1: 0.5.into(),
-        alpha2: (-2.0).into(),
-        relu_lower_clip: (-0.25).into(),
-        relu_upper_clip: 1.0.into(),
-        relu_lower_clip_slope: 0.125.into(),
-        elu_alpha: 0.75.into(),
-        softplus_beta: 2.0.into(),
-        swish_beta: 1.5.into(),
-        ..Pointwise::new(mode)
+    let plain = Pointwise::new(mode);
+    match mode {
+        M::Add | M::Sub | M::Mul => {
+            Pointwise { alpha1: 0.5.into(), alpha2: (-2.0).into(), ..plain }
+        }
+        M::Relu | M::ReluBackward => Pointwise {
+            relu_lower_clip: (-0.25).into(),
+            relu_upper_clip: 1.0.into(),
+            relu_lower_clip_slope: 0.125.into(),
+            ..plain
+        },
+        M::Elu | M::EluBackward => Pointwise { elu_alpha: 0.75.into(), ..plain },
+        M::Softplus | M::SoftplusBackward => Pointwise { softplus_beta: 2.0.into(), ..plain },
+        M::Swish | M::SwishBackward => Pointwise { swish_beta: 1.5.into(), ..plain },
+        _ => plain,
     }
 }
 

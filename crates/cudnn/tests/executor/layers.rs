@@ -232,7 +232,7 @@ fn attend(case: &Sdpa, q: &[f64], k: &[f64], v: &[f64], bias: &[f64]) -> [Vec<f6
             let (j, diagonal) = (j as i64, i as i64 + shift);
             (i as i64) < lengths[0]
                 && j < lengths[1]
-                && case.attention.left_bound.is_none_or(|left| j >= diagonal - left)
+                && case.attention.left_bound.is_none_or(|left| j > diagonal - left)
                 && case.attention.right_bound.is_none_or(|right| j <= diagonal + right)
         };
         let score = |j: usize| {

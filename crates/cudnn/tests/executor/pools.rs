@@ -200,6 +200,75 @@ fn gradients_of_interpolation_are_adjoint() {
 }
 
 #[test]
+fn infinities_in_a_gradient_reach_the_elements_that_were_read_alone() {
+    let third = |numerator| Fraction { numerator, denominator: 3 };
+    for mode in [M::Bilinear, M::Nearest] {
+        for padding_mode in [PaddingMode::EdgeValue, PaddingMode::Zero] {
+            let p = Resample {
+                mode,
+                padding_mode,
+                window: vec![2, 2],
+                stride: vec![third(2), third(4)],
+                pre_padding: vec![third(1), third(1)],
+                post_padding: vec![1.into(), 1.into()],
+            };
+            let dims = [1, 2, 4, 5];
+            let mut g = graph();
+            let x = g.input("x", &dims).unwrap();
+            let y = add(&mut g, Operation::Resample(p.clone()), &[(Port::X, x)], &[])[0];
+            let y_dims = g.spec().tensor(y).unwrap().dims.clone();
+            let count: usize = y_dims.iter().product::<i64>() as usize;
+            // An output reads the elements of which a NaN shows in it.
+            let reads: Vec<Vec<usize>> = (0..40)
+                .map(|element| {
+                    let mut numbers = vec![1.0; 40];
+                    numbers[element] = f64::NAN;
+                    let y =
+                        &run_on(g.spec(), &[(x, numbers)], Device::CPU, Precision::F64).unwrap()[0];
+                    (0..count).filter(|&o| y[o].is_nan()).collect()
+                })
+                .collect();
+            let mut back = graph();
+            let dy = back.input("dy", &y_dims).unwrap();
+            let dx = back.add(Operation::ResampleBackward(p), &[(Port::Dy, dy)], &[]).unwrap()[0].1;
+            back.set_dims(dx, &dims).unwrap();
+            back.set_output(dx, true).unwrap();
+            for output in 0..count {
+                let mut numbers = vec![0.5; count];
+                numbers[output] = f64::INFINITY;
+                let dx = &run(back.spec(), &[(dy, numbers)])[0];
+                for (element, outputs) in reads.iter().enumerate() {
+                    let want = outputs.contains(&output);
+                    assert_eq!(
+                        dx[element] == f64::INFINITY,
+                        want,
+                        "{mode:?} {padding_mode:?} {dx:?}"
+                    );
+                    assert!(want || dx[element].is_finite(), "{mode:?} {padding_mode:?} {dx:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_input_says_the_sizes_of_an_averages_gradient() {
+    // Images of 7 and of 8 elements have averages of 4 windows.
+    let p = pool(M::AvgpoolExcludePadding, &[2], &[2], &[0], &[1]);
+    for size in [7, 8] {
+        let mut g = graph();
+        let (x, dy) = (g.input("x", &[1, 1, size]).unwrap(), g.input("dy", &[1, 1, 4]).unwrap());
+        let inputs = [(Port::Dy, dy), (Port::X, x)];
+        let dx = add(&mut g, Operation::ResampleBackward(p.clone()), &inputs, &[])[0];
+        assert_eq!(g.spec().tensor(dx).unwrap().dims, [1, 1, size]);
+        let given = [(x, data(size as usize, 1)), (dy, vec![2.0, 4.0, 6.0, 8.0])];
+        let mut want = vec![1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0];
+        want[6] = if size == 7 { 8.0 } else { 4.0 };
+        assert_eq!(run(g.spec(), &given)[0], want[..size as usize]);
+    }
+}
+
+#[test]
 fn padding_without_numbers_stays_out_of_the_means() {
     let p = pool(M::AvgpoolExcludePadding, &[2, 2], &[2, 2], &[1, 1], &[1, 1]);
     let mut g = graph();

@@ -7,6 +7,68 @@ use keyfold::cudnn::{
 
 use super::*;
 
+#[test]
+fn two_products_that_are_added_share_no_operation() {
+    // With one row, each of them can be the bias of the other.
+    let mut g = graph();
+    let names = ["a1", "a2"].map(|name| g.input(name, &[1, 1, 4]).unwrap());
+    let matrices = ["b1", "b2"].map(|name| g.input(name, &[1, 4, 5]).unwrap());
+    let [p, q] = [0, 1].map(|i| g.matmul(names[i], matrices[i]).unwrap());
+    let sum = g.bias(p, q).unwrap();
+    let y = g.relu(sum).unwrap();
+    g.set_output(y, true).unwrap();
+    let given: Given = names
+        .iter()
+        .zip(&matrices)
+        .enumerate()
+        .flat_map(|(i, (&a, &b))| [(a, data(4, 2 * i)), (b, data(20, 2 * i + 1))])
+        .collect();
+    let product =
+        |a: &[f64], b: &[f64], n: usize| -> f64 { (0..4).map(|k| a[k] * b[5 * k + n]).sum() };
+    let want: Vec<f64> = (0..5)
+        .map(|n| product(&given[0].1, &given[1].1, n) + product(&given[2].1, &given[3].1, n))
+        .map(|sum| sum.max(0.0))
+        .collect();
+    assert_close(&run(g.spec(), &given)[0], &want, 1e-6);
+
+    let mut g = graph();
+    let images = ["x1", "x2"].map(|name| g.input(name, &[1, 3, 1, 1]).unwrap());
+    let filters = ["w1", "w2"].map(|name| g.input(name, &[5, 3, 1, 1]).unwrap());
+    let conv = || keyfold::cudnn::Convolution::new(2);
+    let [p, q] = [0, 1].map(|i| g.conv_fprop(images[i], filters[i], conv()).unwrap());
+    let sum = g.bias(p, q).unwrap();
+    g.set_output(sum, true).unwrap();
+    let given: Given = images
+        .iter()
+        .zip(&filters)
+        .enumerate()
+        .flat_map(|(i, (&x, &w))| [(x, data(3, 2 * i)), (w, data(15, 2 * i + 1))])
+        .collect();
+    let product =
+        |x: &[f64], w: &[f64], n: usize| -> f64 { (0..3).map(|k| x[k] * w[3 * n + k]).sum() };
+    let want: Vec<f64> = (0..5)
+        .map(|n| product(&given[0].1, &given[1].1, n) + product(&given[2].1, &given[3].1, n))
+        .collect();
+    assert_close(&run(g.spec(), &given)[0], &want, 1e-6);
+}
+
+#[test]
+fn grouped_products_of_integers_are_integers() {
+    let mut g = graph_of(DataType::I32);
+    let (t, w) = (g.input("t", &[1, 3, 2]).unwrap(), g.input("w", &[2, 2, 2]).unwrap());
+    let first = g.input("first", &[2, 1, 1]).unwrap();
+    let inputs = [(Port::Token, t), (Port::Weight, w), (Port::FirstTokenOffset, first)];
+    let compute = Some(DataType::I32);
+    let y = g.add_named("", compute, Operation::GroupedMatmul, &inputs, &[]).unwrap()[0].1;
+    g.set_output(y, true).unwrap();
+    let given = [
+        (t, vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        (w, vec![1.0, 0.0, 0.0, 1.0, 2.0, 1.0, 1.0, -1.0]),
+        (first, vec![0.0, 1.0]),
+    ];
+    assert_eq!(run(g.spec(), &given)[0], [1.0, 2.0, 10.0, -1.0, 16.0, -1.0]);
+}
+
 fn typed(g: &mut Graph, name: &str, dims: &[i64], dtype: DataType) -> Uid {
     g.tensor(TensorSpec::new(0, dtype, dims, Layout::Packed).unwrap().named(name)).unwrap()
 }

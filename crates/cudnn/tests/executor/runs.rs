@@ -120,6 +120,67 @@ fn halves_are_rounded_between_operations_and_strides_are_the_callers() {
 }
 
 #[test]
+fn a_result_is_rounded_to_its_dtype_whether_or_not_it_has_memory() {
+    for dtype in [DataType::F16, DataType::BF16] {
+        let of = Some(dtype);
+        let options =
+            GraphOptions { io: of, intermediate: of, compute: of, ..GraphOptions::default() };
+        let mut g = Graph::new(options);
+        let (a, b) = (g.input("a", &[1, 4, 16]).unwrap(), g.input("b", &[1, 16, 8]).unwrap());
+        let bias = g.input("bias", &[1, 1, 8]).unwrap();
+        let product = g.matmul(a, b).unwrap();
+        let sum = g.bias(product, bias).unwrap();
+        let y = g.unary(PointwiseMode::Gelu, sum).unwrap();
+        g.set_output(y, true).unwrap();
+        let given = [(a, data(64, 1)), (b, data(128, 2)), (bias, data(8, 3))];
+        let whole = run(g.spec(), &given);
+        g.set_output(product, true).unwrap();
+        g.set_output(sum, true).unwrap();
+        assert_eq!(run(g.spec(), &given).last(), whole.last(), "{dtype}");
+    }
+}
+
+#[test]
+fn planners_of_other_dispatchers_share_no_plans() {
+    keyfold::init();
+    let make = || Reference::with_dispatcher(Device::CPU, Precision::AsSpec, dispatcher().clone());
+    let (a, b) = (make(), make());
+    let own = Reference::new(Device::CPU, Precision::AsSpec);
+    assert_ne!(a.profile(), b.profile());
+    assert_ne!(a.profile(), own.profile());
+    assert_eq!(a.clone().profile(), a.profile());
+}
+
+#[test]
+fn virtual_tensors_beyond_the_limit_and_inputs_in_place_are_refused() {
+    let mut g = graph();
+    let x = g.input("x", &[10, 10]).unwrap();
+    let e = g.unary(PointwiseMode::Exp, x).unwrap();
+    let y = g.unary(PointwiseMode::Tanh, e).unwrap();
+    g.set_output(y, true).unwrap();
+    keyfold::init();
+    let valid = Arc::new(g.into_spec().validate().unwrap());
+    let reference = Reference::new(Device::CPU, Precision::AsSpec);
+    let plan = |limit| {
+        let policy = Policy { workspace_limit: Some(limit), ..Policy::default() };
+        reference.plan(valid.clone(), &policy, &|_| Ok(()))
+    };
+    assert!(plan(400).unwrap().spec.steps[2].contains("400 bytes"));
+    let error = plan(399).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert!(error.message().contains("400 bytes") && error.message().contains("399"), "{error}");
+
+    let mut g = graph();
+    let (a, b) = (g.input("a", &[2, 3]).unwrap(), g.input("b", &[2, 3]).unwrap());
+    let concatenate = keyfold::cudnn::Concatenate { axis: 0, in_place_index: Some(1) };
+    let inputs = [(Port::X, a), (Port::X, b)];
+    add(&mut g, Operation::Concatenate(concatenate), &inputs, &[]);
+    let error = super::plan(g.spec(), Device::CPU, Precision::AsSpec).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert!(error.message().contains("concatenate: in_place_index is 1"), "{error}");
+}
+
+#[test]
 fn a_graph_with_the_wrong_padding_is_found() {
     let result = |pre: i64| {
         let mut g = graph();

@@ -8,10 +8,10 @@ pub(crate) mod planner;
 use std::collections::HashMap;
 
 use keyfold_cudnn::{
-    Alignment, Attention, Concatenate, Convolution, ConvolutionMode, DataType, DiagonalBandMask,
-    Float, Fraction, GraphSpec, Layout, Norm, NormMode, NormPhase, Number, OpSpec, Operation,
-    PaddingMode, Pointwise, PointwiseMode, Port, Reduction, ReductionMode, Resample, ResampleMode,
-    Slice, TensorSpec, Transpose, Uid,
+    Alignment, Attention, Concatenate, Convolution, ConvolutionMode, DataType, Defaults,
+    DiagonalBandMask, Float, Fraction, GraphSpec, Layout, Norm, NormMode, NormPhase, Number,
+    OpSpec, Operation, PaddingMode, Pointwise, PointwiseMode, Port, Reduction, ReductionMode,
+    Resample, ResampleMode, Slice, TensorSpec, Transpose, Uid,
 };
 
 /// Returns `relu(conv(x, w))` with a virtual tensor between.
@@ -23,6 +23,7 @@ pub(crate) fn conv_relu() -> GraphSpec {
     (conv.pre_padding, conv.post_padding) = (vec![1, 1], vec![1, 1]);
     GraphSpec {
         name: "block".to_string(),
+        defaults: Defaults::default(),
         tensors: vec![
             tensor(1, &[8, 64, 56, 56]).named("x"),
             tensor(2, &[32, 64, 3, 3]).named("w"),
@@ -169,8 +170,10 @@ pub(crate) fn full_graph(operation: Operation) -> GraphSpec {
         by_value: true,
         scalar: Some(scalar),
     };
+    let of = Some(DataType::BF16);
     GraphSpec {
         name: "graph".to_string(),
+        defaults: Defaults { io: of, intermediate: of, compute: of },
         tensors: vec![
             tensor(11, Number::Float(0.5)),
             tensor(12, Number::Int(3)),

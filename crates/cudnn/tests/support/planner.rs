@@ -55,7 +55,12 @@ impl Planner for Fake {
         &self.profile
     }
 
-    fn plan(&self, graph: Arc<ValidGraph>, _: &Policy, progress: Progress<'_>) -> Result<Plan> {
+    fn plan(
+        &self,
+        graph: Arc<ValidGraph>,
+        policy: &Policy,
+        progress: Progress<'_>,
+    ) -> Result<Plan> {
         self.builds.fetch_add(1, Ordering::SeqCst);
         progress(Step { done: 0, total: 1, what: "plan" })?;
         (self.work)(graph.spec(), progress)?;
@@ -63,11 +68,13 @@ impl Planner for Fake {
             graph,
             spec: PlanSpec {
                 device: self.profile.clone(),
+                policy: policy.clone(),
                 config: EngineConfigSpec { engine: "fake".to_string(), knobs: Vec::new() },
                 workspace_bytes: self.workspace_bytes,
                 steps: Vec::new(),
             },
             device: Device::CPU,
+            alignment: 16,
             bytes: self.bytes,
             runner: Box::new(Nothing { workspace_bytes: self.workspace_bytes }),
         })

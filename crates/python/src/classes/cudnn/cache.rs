@@ -22,6 +22,12 @@ pub(crate) fn _cudnn_cache_stats(py: Python<'_>) -> PyResult<(String, Bound<'_, 
         by_operation.set_item(operation, counts(py, of_kind)?)?;
     }
     data.set_item("by_operation", by_operation)?;
+    let by_kind = PyDict::new(py);
+    for ((operation, dtype), of_kind) in &stats.by_kind {
+        let data_type = dtype.map(|dtype| dtype.numpy_name());
+        by_kind.set_item((*operation, data_type), counts(py, of_kind)?)?;
+    }
+    data.set_item("by_kind", by_kind)?;
     let entries = PyList::empty(py);
     for entry in &stats.entries {
         let row = PyDict::new(py);
@@ -43,6 +49,7 @@ pub(crate) fn _cudnn_cache_stats(py: Python<'_>) -> PyResult<(String, Bound<'_, 
 
 fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
     let data = PyDict::new(py);
+    data.set_item("plans", counts.entries)?;
     data.set_item("hits", counts.hits)?;
     data.set_item("misses", counts.misses)?;
     data.set_item("waits", counts.waits)?;

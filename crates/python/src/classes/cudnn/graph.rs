@@ -17,9 +17,18 @@ use crate::marshal::errors::{IntoPyResult, error};
 #[pyclass(name = "_CudnnGraph", module = "keyfold._core", frozen)]
 pub(crate) struct PyCudnnGraph(Mutex<Graph>);
 
-/// A tensor's name, dtype, sizes, strides, whether it is virtual, whether it is given by value, and its
-/// number if that belongs to the graph.
-type Described = (String, Option<&'static str>, Vec<i64>, Vec<i64>, bool, bool, Option<Py<PyAny>>);
+/// A tensor's name, dtype, sizes, strides, alignment, whether it is virtual, whether it is given by value, and
+/// its number if that belongs to the graph.
+type Described =
+    (String, Option<&'static str>, Vec<i64>, Vec<i64>, i64, bool, bool, Option<Py<PyAny>>);
+
+/// What an operation reads: a tensor by its number, or a number and its dtype, which becomes a tensor of the
+/// graph.
+#[derive(FromPyObject)]
+enum Input<'py> {
+    Tensor(Uid),
+    Scalar(Bound<'py, PyAny>, Option<String>),
+}
 
 pub(crate) fn data_type(name: Option<&str>) -> Result<Option<DataType>> {
     name.map(str::parse).transpose()
@@ -120,29 +129,52 @@ impl PyCudnnGraph {
         self.with(add).py(py)
     }
 
-    /// Adds an operation; returns the numbers of the tensors at these outputs. Errors name the method.
+    /// Adds an operation and the numbers that it reads, or nothing; returns the tensors at these outputs.
+    /// `dims` are those of the first output, where the inputs leave them free. Errors name the method.
     #[expect(clippy::too_many_arguments, reason = "what an operation is, one by one")]
     fn add(
         &self,
         py: Python<'_>,
         method: &str,
         operation: &str,
-        inputs: Vec<(String, Uid)>,
+        inputs: Vec<(String, Input<'_>)>,
         outputs: Vec<String>,
         compute: Option<&str>,
         name: Text,
+        dims: Option<Vec<i64>>,
     ) -> PyResult<Vec<Uid>> {
-        let add = || {
-            let operation: Operation = Operation::from_json(operation)?;
-            let inputs = inputs.iter().map(|(name, uid)| Ok((name.parse()?, *uid)));
-            let inputs = inputs.collect::<Result<Vec<(Port, Uid)>>>()?;
+        let mut numbers = Vec::new();
+        for (_, input) in &inputs {
+            if let Input::Scalar(value, dtype) = input {
+                numbers.push((number(value)?, data_type(dtype.as_deref()).py(py)?));
+            }
+        }
+        let operation = Operation::from_json(operation);
+        let add = |graph: &mut Graph| {
+            let mut scalars = numbers.into_iter().map(|(value, dtype)| graph.scalar(value, dtype));
+            let mut ports: Vec<(Port, Uid)> = Vec::with_capacity(inputs.len());
+            for (port, input) in &inputs {
+                let uid = match input {
+                    Input::Tensor(uid) => *uid,
+                    Input::Scalar(..) => scalars.next().expect("one for each such input"),
+                };
+                ports.push((port.parse()?, uid));
+            }
+            drop(scalars);
             let wanted = outputs.iter().map(|name| name.parse()).collect::<Result<Vec<Port>>>()?;
-            let compute = data_type(compute)?;
-            let made = self.graph().add_named(&name, compute, operation, &inputs, &wanted)?;
+            let (operation, compute) = (operation?, data_type(compute)?);
+            if let Some(dims) = dims {
+                return Ok(vec![graph.add_shaped(&name, compute, operation, &ports, &dims)?]);
+            }
+            let made = graph.add_named(&name, compute, operation, &ports, &wanted)?;
             let of = |port| made.iter().find(|entry| entry.0 == port).map(|entry| entry.1);
             Ok(wanted.into_iter().filter_map(of).collect())
         };
-        add().map_err(|error: Error| error.at(&format!("{method}()"))).py(py)
+        let made = self.with(|graph| {
+            let before = graph.clone();
+            add(graph).inspect_err(|_| *graph = before)
+        });
+        made.map_err(|error: Error| error.at(&format!("{method}()"))).py(py)
     }
 
     /// Describes a tensor.
@@ -160,6 +192,7 @@ impl PyCudnnGraph {
             tensor.dtype.map(DataType::numpy_name),
             tensor.dims,
             tensor.strides,
+            tensor.alignment,
             tensor.is_virtual,
             tensor.by_value,
             value,

@@ -25,8 +25,8 @@ use crate::marshal::dtype::PyDevice;
 use crate::marshal::errors::{IntoPyResult, error, from_pyerr};
 use crate::marshal::values::value_from;
 
-/// From how many elements on the GIL is released while a plan runs.
-const WORK: usize = 32_768;
+/// The work, in elements, from which on the GIL is released while a plan runs.
+const WORK: u64 = 32_768;
 
 /// What is asked of a build: device, precision, choice of the engine, limit of scratch memory, TF32.
 #[derive(FromPyObject)]
@@ -116,6 +116,8 @@ struct Slot {
     extent: usize,
     data_type: DataType,
     is_output: bool,
+    /// Whether a run reads what the output holds before.
+    is_updated: bool,
     by_value: bool,
 }
 
@@ -140,7 +142,6 @@ impl PyPlan {
     ) -> PyResult<Self> {
         let places = PyDict::new(py);
         let mut slots = Vec::new();
-        let mut elements = 0;
         for member in prepared.members() {
             let spec = member.spec;
             let sizes: Vec<usize> = spec.dims.iter().map(|size| *size as usize).collect();
@@ -163,7 +164,6 @@ impl PyPlan {
             }
             places.set_item(&key, at)?;
             places.set_item(member.uid, at)?;
-            elements += sizes.iter().product::<usize>();
             slots.push(Slot {
                 uid: member.uid,
                 key: key.unbind(),
@@ -173,10 +173,11 @@ impl PyPlan {
                 // A plan's graph is proven: each tensor has one.
                 data_type: spec.dtype.unwrap_or(DataType::F32),
                 is_output: member.is_output,
+                is_updated: member.is_updated,
                 by_value: spec.by_value,
             });
         }
-        let releases = elements >= WORK;
+        let releases = prepared.plan().graph.work() >= WORK;
         Ok(PyPlan { prepared, slots, places: places.unbind(), releases })
     }
 
@@ -221,6 +222,15 @@ impl Slot {
             Ok(name) if !name.is_empty() => format!("{name:?}"),
             _ => format!("#{}", self.uid),
         }
+    }
+
+    #[cold]
+    fn not_given(&self, py: Python<'_>) -> PyErr {
+        let message = format!(
+            "plan(): {} is added to what its array holds, since beta isn't 0: out= takes the array",
+            self.label(py)
+        );
+        error(py, ErrorKind::Value, message)
     }
 
     /// Memory for an output.
@@ -333,8 +343,8 @@ impl PyPlan {
     ///     A dict from each output's tensor to its array, of the library that the inputs are of.
     ///
     /// Raises:
-    ///     InvalidValue: a tensor is missing, given twice, or none of the graph's; or an output's memory
-    ///         overlaps another tensor's.
+    ///     InvalidValue: a tensor is missing, given twice, or none of the graph's; an output's memory
+    ///         overlaps another tensor's; or `out` has no array for an output that beta reads.
     ///     DTypeError: an array has another data type.
     ///     ShapeError: an array has other sizes or strides.
     ///     DeviceError: an array is on another device.
@@ -371,6 +381,9 @@ impl PyPlan {
         let mut fresh: SmallVec<[usize; 4]> = SmallVec::new();
         for (place, slot) in self.slots.iter().enumerate() {
             if slot.is_output && given.tensors[place].is_none() {
+                if slot.is_updated {
+                    return Err(slot.not_given(py));
+                }
                 given.tensors[place] = Some(slot.allocate(device).py(py)?);
                 fresh.push(place);
             }
@@ -458,6 +471,11 @@ impl PyPlan {
                 format!("{} {} {:?}", slot.label(py), slot.data_type.numpy_name(), slot.dims)
             });
             lines.push(format!("{title}: {}", shown.collect::<Vec<_>>().join(", ")));
+        }
+        if let Some(name) = self.prepared.planned_as() {
+            lines.push(format!(
+                "planned for an equal graph, {name:?}, whose names and numbers follow:"
+            ));
         }
         let steps = spec.steps.iter().enumerate();
         lines.extend(steps.map(|(at, step)| format!("  {}. {step}", at + 1)));
