@@ -10,6 +10,13 @@ import keyfold as kf
 from keyfold.cudnn._pointwise import PointwiseOperations
 
 NHWC = [200704, 1, 3584, 64]
+# Methods that add an operation of another name.
+ALIASES = {
+    "bias": "add",
+    "scale": "mul",
+    "leaky_relu": "relu",
+    "leaky_relu_backward": "relu_backward",
+}
 
 
 def block():
@@ -96,6 +103,7 @@ def one_of_each():
         "binary_select": lambda g, x: g.binary_select(x, x, x),
         "gen_index": lambda g, x: g.gen_index(x, 1),
         "leaky_relu": lambda g, x: g.leaky_relu(x, 0.1),
+        "leaky_relu_backward": lambda g, x: g.leaky_relu_backward(x, x, 0.1),
     }
     unary = {"relu", "elu", "softplus", "swish", "identity", "abs", "ceil", "cos", "erf", "exp"}
     unary |= {"floor", "log", "neg", "reciprocal", "rsqrt", "sin", "sqrt", "tan", "logical_not"}
@@ -117,13 +125,13 @@ def test_every_pointwise_method_adds_its_operation(name, call):
     assert y.dim == [2, 3]
     (operation,) = json.loads(g.to_json())["operations"]
     mode = operation["operation"]["pointwise"]["mode"]
-    assert mode == {"bias": "add", "scale": "mul", "leaky_relu": "relu"}.get(name, name)
+    assert mode == ALIASES.get(name, name)
 
 
 def test_every_mode_has_a_method():
-    modes = {name for name, _ in one_of_each()} - {"bias", "scale", "leaky_relu"}
+    modes = {name for name, _ in one_of_each()} - ALIASES.keys()
     with pytest.raises(kf.InvalidValue, match="unknown variant") as refused:
-        kf.cudnn.Graph()._native.add("f", '{"pointwise": {"mode": "?"}}', [], ["y"], None, "")
+        kf.cudnn.Graph()._native.add("f", '{"pointwise": {"mode": "?"}}', [], ["y"], None, "", None)
     listed = str(refused.value).partition("expected one of")[2].partition(" at line")[0]
     assert modes == {name.strip("`, ") for name in listed.split(",")}
 
@@ -219,7 +227,8 @@ def test_a_signature_depends_on_what_is_computed_alone():
     [
         ("", "isn't JSON"),
         ("[]", "isn't a JSON object"),
-        ('{"format": 2}', "has format 2, which a later version wrote"),
+        ('{"format": 3}', "has format 3, which a later version wrote"),
+        ('{"format": 2, "format": 2}', '"format" is there twice'),
         ("{}", "has no format that is known"),
         ('{"format": 1, "tensors": [], "operations": [1]}', r"operations\[0\]"),
         ('{"format": 1, "tensors": [{"uid": "x"}], "operations": []}', r"tensors\[0\]\.uid"),

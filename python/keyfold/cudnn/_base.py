@@ -156,13 +156,13 @@ class GraphBase:
             )
         ports: list[tuple[str, int | Scalar]] = []
         for port, given in inputs.items():
-            # A scalar is a tuple, too.
-            is_list = isinstance(given, list | tuple) and not isinstance(given, Scalar)
-            for item in given if is_list else [given]:
-                if item is not None:
-                    is_scalar = isinstance(item, Scalar)
-                    where = f"{method}(): {port}"
-                    ports.append((port, item if is_scalar else self._uid(item, where)))
+            where = f"{method}(): {port}"
+            if isinstance(given, Scalar):
+                ports.append((port, given))
+            elif isinstance(given, list | tuple):
+                ports += [(port, self._uid(item, where)) for item in given]
+            elif given is not None:
+                ports.append((port, self._uid(given, where)))
         if dims is not None:
             dims = sizes(dims, f"{method}(): dim")
         step = (json.dumps(operation), ports, list(outputs), type_name(compute), name, dims)

@@ -168,6 +168,10 @@ class PlanCache:
             >>> plans[1]({x: kf.zeros((4, 3), dtype="float32")})[y].shape
             (4, 3)
         """
+        if isinstance(shapes, Mapping):
+            raise BindingError(
+                "prepare(): shapes is a list of dicts, one for each plan, not a dict"
+            )
         listed = [
             [(_number(graph, key), sizes(dim, "prepare(): shapes")) for key, dim in shape.items()]
             for shape in shapes

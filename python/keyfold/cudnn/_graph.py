@@ -8,7 +8,7 @@ from typing import Any
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
 from keyfold.cudnn._attention import Attention
-from keyfold.cudnn._base import integer, sizes, type_name
+from keyfold.cudnn._base import integer, sizes, type_name, word
 from keyfold.cudnn._operations import Operations
 from keyfold.cudnn._pointwise import PointwiseOperations
 from keyfold.cudnn._tensor import GraphTensor
@@ -107,8 +107,8 @@ class Graph(PointwiseOperations, Operations, Attention):
         """Add a tensor with the sizes, strides and data type of an array or of another tensor.
 
         Args:
-            array: an array of any library that keyfold reads, or a tensor of a graph, whose alignment
-                the new one has, too.
+            array: an array of any library that keyfold reads, or a tensor of a graph, whose
+                alignment the new one has, too.
             name: its name.
             uid: its number; the next free one by default.
         """
@@ -182,7 +182,8 @@ class Graph(PointwiseOperations, Operations, Attention):
         Args:
             device: the device; the CPU by default.
             policy: `first` that works, `autotune` for the quickest, or `deterministic`.
-            workspace_limit: the most scratch memory that a run may need, in bytes.
+            workspace_limit: the most scratch memory that a run may need, in bytes; the reference
+                executor counts the virtual tensors that it holds at once.
             precision: `spec` computes in the graph's data types, `float32` and `float64` in those.
             tf32: whether float32 may be multiplied as TF32.
             progress: called with the number of steps done, of all steps, and what is done next;
@@ -203,16 +204,18 @@ class Graph(PointwiseOperations, Operations, Attention):
     def _options(
         device: Any, policy: str, workspace_limit: int | None, precision: str, tf32: bool
     ) -> dict[str, Any]:
-        if workspace_limit is not None and workspace_limit < 0:
-            raise InvalidValue(
-                f"build(): workspace_limit is a number of bytes, not {workspace_limit}"
-            )
+        if workspace_limit is not None:
+            workspace_limit = integer(workspace_limit, "build(): workspace_limit")
+            if workspace_limit < 0:
+                raise InvalidValue(
+                    f"build(): workspace_limit is a number of bytes, not {workspace_limit}"
+                )
         return {
             "device": _core.Device(device),
-            "policy": policy,
+            "policy": word(policy, "build(): policy"),
             "workspace_limit": workspace_limit,
-            "precision": precision,
-            "tf32": tf32,
+            "precision": word(precision, "build(): precision"),
+            "tf32": bool(tf32),
         }
 
     def to_json(self) -> str:

@@ -285,9 +285,9 @@ class Operations(GraphBase):
     ) -> GraphTensor:
         """Return the gradient of pooling's input, of that of its result.
 
-        Max pooling needs the forward's `index`, or its `input` and `output`, which average pooling may
-        have, too: the gradient has the input's sizes. Where several sizes have one result, `set_dim`
-        says a greater one.
+        Max pooling needs the forward's `index`, or its `input` and `output`. Average pooling takes
+        the `input`, too, whose sizes the gradient has. Where several sizes have one result,
+        `set_dim` says a greater one.
         """
         self._uid(loss, "resample_backward(): loss")
         operation = self._resampling(

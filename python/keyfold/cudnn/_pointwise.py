@@ -290,6 +290,17 @@ class PointwiseOperations(GraphBase):
         relu = _relu(negative_slope, 0.0, math.inf)
         return self._pointwise("relu", {"x": input}, options, **relu)
 
+    def leaky_relu_backward(
+        self,
+        loss: GraphTensor,
+        input: GraphTensor,
+        negative_slope: float,
+        **options: _Options,
+    ) -> GraphTensor:
+        """Return the gradient of leaky_relu's input, of that of its result."""
+        relu = _relu(negative_slope, 0.0, math.inf)
+        return self._pointwise("relu_backward", {"dy": loss, "x": input}, options, **relu)
+
     def relu_backward(
         self,
         loss: GraphTensor,

@@ -11,6 +11,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 
 use super::flight::{Failure, Pending, Shelf, Way};
 use super::lru::{ByteHash, Dropped, Kept, Key};
+use super::stats::{Counts, KindCounts};
 
 impl Kept for u32 {
     fn bytes(&self) -> u64 {
@@ -134,6 +135,38 @@ fn builds_that_ask_for_each_other_end() {
         // value.
         let refused = got.iter().flat_map(|value| value.as_ref().err());
         assert!(refused.into_iter().all(|error| error.kind() == ErrorKind::Recursion));
+    });
+}
+
+#[test]
+fn a_value_that_is_put_during_its_build_is_one_entry() {
+    loom::model(|| {
+        let shelf = shelf(4);
+        let of_threads = Arc::clone(&shelf);
+        let got = at_once(0..3, move |number| match number {
+            0 => {
+                drop(of_threads.put(Key::from(A), 9));
+                None
+            }
+            _ => Some(ask(&of_threads, A, || Ok(7)).unwrap().0),
+        });
+        assert!(got.iter().flatten().all(|&value| value == 7 || value == 9), "{got:?}");
+        assert!(matches!(shelf.get(A), Some(7 | 9)));
+        assert_eq!(shelf.with(|lru| lru.len()), 1);
+    });
+}
+
+#[test]
+fn counters_of_threads_add_up() {
+    loom::model(|| {
+        let counts = Arc::new(KindCounts::default());
+        let of_threads = Arc::clone(&counts);
+        at_once(0..3, move |number| {
+            of_threads.note(|counts| counts.hits += 1);
+            of_threads.note(|counts| counts.evictions += u64::from(number));
+        });
+        let Counts { hits, evictions, .. } = counts.read();
+        assert_eq!((hits, evictions), (3, 3));
     });
 }
 
