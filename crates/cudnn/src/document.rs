@@ -7,14 +7,14 @@ use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// The version of the JSON that [`Document::to_json`] writes. Format 1, which is read too, had no `defaults` of
-/// graphs.
+/// The version of the JSON that [`Document::to_json`] writes. Format 1, which is read too, had no
+/// `defaults` of graphs.
 pub const FORMAT: u32 = 2;
 
 /// A specification that is kept as a JSON object, whose member `format` is the [version](FORMAT).
 ///
-/// What a version writes is read by it and by later ones. An object with a member that isn't known, or twice, is
-/// refused, so that nothing that was written is left out in silence.
+/// What a version writes is read by it and by later ones. An object with a member that isn't known,
+/// or twice, is refused, so that nothing that was written is left out in silence.
 ///
 /// ```
 /// use keyfold_cudnn::{Document, HeurMode, HeurSpec};

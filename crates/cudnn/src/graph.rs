@@ -14,8 +14,8 @@ pub struct GraphSpec {
     /// Its name in errors and drawings; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The dtypes that a [`Graph`](crate::Graph) gives what is added. They change nothing that is there, and
-    /// are no part of keys and signatures.
+    /// The dtypes that a [`Graph`](crate::Graph) gives what is added. They change nothing that is
+    /// there, and are no part of keys and signatures.
     #[serde(default)]
     pub defaults: Defaults,
     /// Its tensors.

@@ -152,8 +152,8 @@ pub struct Plan {
     pub spec: PlanSpec,
     /// The device that it runs on, where its tensors and its scratch memory are.
     pub device: Device,
-    /// The alignment of addresses that a run relies on, in bytes: that of a tensor's specification counts up
-    /// to it. 1 where a run takes any address.
+    /// The alignment of addresses that a run relies on, in bytes: that of a tensor's specification
+    /// counts up to it. 1 where a run takes any address.
     pub alignment: i64,
     /// The memory that it holds while it is kept, in bytes, about.
     pub bytes: u64,
@@ -165,9 +165,9 @@ pub struct Plan {
 pub trait PlanRunner: Send + Sync + Debug {
     /// Computes the outputs from the inputs, or queues that on the current stream of their device.
     ///
-    /// The caller has checked the pack: each tensor with memory is there, with its dtype, dimensions and
-    /// strides, at an address that is aligned as far as the plan relies on it, on the plan's device, and no
-    /// output overlaps another tensor.
+    /// The caller has checked the pack: each tensor with memory is there, with its dtype,
+    /// dimensions and strides, at an address that is aligned as far as the plan relies on it, on
+    /// the plan's device, and no output overlaps another tensor.
     ///
     /// # Errors
     /// The device's errors.

@@ -1,4 +1,5 @@
-//! Bad input, kind by kind: dtypes of every port, ranks, attributes, and numbers at the ends of their range.
+//! Bad input, kind by kind: dtypes of every port, ranks, attributes, and numbers at the ends of
+//! their range.
 
 #[path = "support/samples.rs"]
 mod samples;

@@ -1,4 +1,5 @@
-//! JSON of specifications: round trips, every kind of damage, versions, and the page that documents it.
+//! JSON of specifications: round trips, every kind of damage, versions, and the page that documents
+//! it.
 
 #[path = "support/samples.rs"]
 mod samples;

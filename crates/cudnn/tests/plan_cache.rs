@@ -309,13 +309,14 @@ fn digests_that_collide_mix_no_plans() {
     assert_eq!(planner.builds(), 20);
 }
 
-/// Waits for threads one by one: ThreadSanitizer sees the end of a thread that is joined, and not that of a
-/// scope.
+/// Waits for threads one by one: ThreadSanitizer sees the end of a thread that is joined, and not
+/// that of a scope.
 fn join_all<T>(threads: Vec<thread::ScopedJoinHandle<'_, T>>) {
     threads.into_iter().for_each(|thread| drop(thread.join().unwrap()));
 }
 
-/// Counts a thread that waits for another one's build. Atomics order what ThreadSanitizer can follow.
+/// Counts a thread that waits for another one's build. Atomics order what ThreadSanitizer can
+/// follow.
 fn count_once(waiting: &AtomicUsize, is_counted: &AtomicBool, step: Step<'_>) {
     if step.what.starts_with("wait") && !is_counted.swap(true, Ordering::SeqCst) {
         waiting.fetch_add(1, Ordering::SeqCst);

@@ -81,8 +81,9 @@ impl Graph {
         Graph { spec, auto: Vec::new() }
     }
 
-    /// Goes on with a graph that is there, by its defaults. A result whose dimensions and strides are those that
-    /// would be inferred from its operation's inputs follows when these change; dtypes stay.
+    /// Goes on with a graph that is there, by its defaults. A result whose dimensions and strides
+    /// are those that would be inferred from its operation's inputs follows when these change;
+    /// dtypes stay.
     pub fn from_spec(spec: GraphSpec) -> Graph {
         let fixed = Auto { dims: false, strides: false, dtype: false, inferred: None };
         let mut graph = Graph { auto: vec![fixed; spec.tensors.len()], spec };
@@ -309,8 +310,8 @@ impl Graph {
         Ok(self.add(operation, inputs, &[])?[0].1)
     }
 
-    /// Adds an operation whose first result has dimensions that its inputs leave free, as those of a
-    /// reduction and a reshape, and returns that result.
+    /// Adds an operation whose first result has dimensions that its inputs leave free, as those of
+    /// a reduction and a reshape, and returns that result.
     ///
     /// # Errors
     /// Those of [`Graph::add`], and [`ErrorKind::Shape`] for dimensions that the operation can't write.
@@ -394,8 +395,8 @@ impl Graph {
         result
     }
 
-    /// Returns the operations in an order in which each follows those whose results it reads; those of a
-    /// circle come last.
+    /// Returns the operations in an order in which each follows those whose results it reads; those
+    /// of a circle come last.
     fn order(&self) -> Vec<usize> {
         let operations = &self.spec.operations;
         let mut unwritten: std::collections::HashSet<Uid> =

@@ -1,16 +1,17 @@
 //! The part of the cache that threads share: one lock around the map, and one build for each key.
 //!
-//! A build runs outside of the lock. Its key is listed as in flight, and a thread that requests the key
-//! meanwhile waits for the build. Its outcome decides how the waiting threads continue:
+//! A build runs outside of the lock. Its key is listed as in flight, and a thread that requests the
+//! key meanwhile waits for the build. Its outcome decides how the waiting threads continue:
 //!
 //! - a value: each returns it;
 //! - an error: each returns it, and nothing is kept, so that the next request builds again;
-//! - an error because the building thread's caller cancelled: the other callers haven't cancelled, so one of
+//! - an error because the building thread's caller cancelled: the other callers haven't cancelled,
+//!   so one of
 //!   the waiting threads builds, and the rest wait for it;
 //! - a panic: each returns an error that says so. Another build would panic again.
 //!
-//! A build may request other keys. A request that would make threads wait for each other in a circle is an
-//! error.
+//! A build may request other keys. A request that would make threads wait for each other in a
+//! circle is an error.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -174,8 +175,8 @@ impl<V, S> State<V, S> {
         self.waiting.retain(|entry| entry.0 != thread || !Arc::ptr_eq(&entry.1, flight));
     }
 
-    /// Returns whether a build waits for a thread, by itself or by way of others. A thread whose callback asks
-    /// for a second build while it waits for a first one waits for both.
+    /// Returns whether a build waits for a thread, by itself or by way of others. A thread whose
+    /// callback asks for a second build while it waits for a first one waits for both.
     fn waits_for(&self, thread: ThreadId, flight: &Arc<Flight<V>>) -> bool {
         let mut owners = vec![flight.owner];
         let mut next = 0;
@@ -260,8 +261,8 @@ impl<'a, V: Kept, S: BuildHasher> Pending<'a, V, S> {
             _ => Dropped { replaced: None, evicted: Vec::new() },
         };
         drop(state);
-        // In a child of fork that goes on with a build, none of the threads that waited is there, and one of
-        // them may have had the lock.
+        // In a child of fork that goes on with a build, none of the threads that waited is there,
+        // and one of them may have had the lock.
         if self.flight.process == std::process::id() {
             *lock(&self.flight.outcome) = Some(outcome);
             self.flight.ended.notify_all();

@@ -42,14 +42,14 @@ const BYTES: u64 = 1 << 30;
 ///
 /// An entry is found by the [canonical key](crate::CanonicalKey) of its graph together with the
 /// policy and the planner's [profile](Planner::profile), compared whole: graphs that differ in
-/// uids, names and order only share a plan. The least recently used entries are evicted when there are
-/// too many, or when they hold too many bytes; plans in use stay in memory until they are dropped. A plan
-/// that holds more bytes than the bound isn't kept.
+/// uids, names and order only share a plan. The least recently used entries are evicted when there
+/// are too many, or when they hold too many bytes; plans in use stay in memory until they are
+/// dropped. A plan that holds more bytes than the bound isn't kept.
 ///
-/// If several threads request a plan that isn't in the cache, one builds it and the others wait. A build
-/// that fails isn't kept, and the waiting threads return its error. If it was cancelled by the
-/// [`Progress`] of its caller, one of the waiting threads builds the plan, since its own caller hasn't
-/// cancelled. Builds run without a lock, and may request other plans.
+/// If several threads request a plan that isn't in the cache, one builds it and the others wait. A
+/// build that fails isn't kept, and the waiting threads return its error. If it was cancelled by
+/// the [`Progress`] of its caller, one of the waiting threads builds the plan, since its own caller
+/// hasn't cancelled. Builds run without a lock, and may request other plans.
 ///
 /// ```
 /// use keyfold_cudnn::{GraphSpec, PlanCache, Policy};

@@ -97,8 +97,8 @@ impl GraphSpec {
     }
 }
 
-/// Proves that the result of a reduction follows from other dimensions of its input: a dimension that was
-/// 1 in both may be one that is reduced, or one that stays.
+/// Proves that the result of a reduction follows from other dimensions of its input: a dimension
+/// that was 1 in both may be one that is reduced, or one that stays.
 fn check_is_told(graph: &GraphSpec, y: Uid, before: &[i64], now: &[i64]) -> Result<()> {
     let open = (0..before.len()).find(|&axis| before[axis] == 1 && now[axis] != 1);
     let Some(axis) = open else { return Ok(()) };
@@ -115,7 +115,8 @@ fn inputs_of<'a>(graph: &'a GraphSpec, op: &OpSpec) -> Vec<(Port, &'a TensorSpec
     op.inputs.iter().filter_map(tensor).collect()
 }
 
-/// Gives a tensor other dimensions, and strides as [`Graph::set_dims`](crate::Graph::set_dims) does.
+/// Gives a tensor other dimensions, and strides as [`Graph::set_dims`](crate::Graph::set_dims)
+/// does.
 fn resize(graph: &mut GraphSpec, uid: Uid, dims: &[i64]) -> Result<()> {
     let label = graph.label(uid);
     let has = || graph.tensors.iter().map(TensorSpec::label).collect::<Vec<_>>().join(", ");

@@ -253,8 +253,8 @@ impl Prepared {
         plan.runner.run(&pack).map_err(|error| self.renamed(error))
     }
 
-    /// Returns the name of the graph that the plan was built for, whose names and numbers its steps and the errors
-    /// of its runs have; `None` where the caller's graph has the same.
+    /// Returns the name of the graph that the plan was built for, whose names and numbers its steps
+    /// and the errors of its runs have; `None` where the caller's graph has the same.
     pub fn planned_as(&self) -> Option<&str> {
         let same = self.names.is_none() && self.uids == self.record.uids;
         (!same).then(|| self.plan().graph.spec().name.as_str())

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::sync::{Mutex, lock};
 use crate::{DataType, GraphSpec, Operation, Signature};
 
-/// A kind of graphs: the name of the main operation, and the dtype of the first tensor that it reads.
+/// A kind of graphs: the name of the main operation, and the dtype of the first tensor that it
+/// reads.
 pub type Kind = (&'static str, Option<DataType>);
 
 /// The counters of a cache, or of one kind of graphs in it.
@@ -89,8 +90,8 @@ pub struct EntryInfo {
     pub is_marker: bool,
 }
 
-/// What [`PlanCache::stats`](crate::PlanCache::stats) returns. It prints as two tables: the counters by kind,
-/// and the entries.
+/// What [`PlanCache::stats`](crate::PlanCache::stats) returns. It prints as two tables: the
+/// counters by kind, and the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// The most entries.
@@ -170,8 +171,8 @@ fn dtype_name(dtype: Option<DataType>) -> String {
     dtype.map_or_else(|| "-".to_string(), |dtype| dtype.to_string())
 }
 
-/// Writes a table whose first columns are aligned to the left and all others, numbers, to the right. Nothing is
-/// written of a table without rows.
+/// Writes a table whose first columns are aligned to the left and all others, numbers, to the
+/// right. Nothing is written of a table without rows.
 fn write_table(
     f: &mut fmt::Formatter<'_>,
     head: impl Iterator<Item = &'static str>,
@@ -198,7 +199,8 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Returns the kind of a graph. Its main operation is the one that takes most of a run's time as a rule.
+/// Returns the kind of a graph. Its main operation is the one that takes most of a run's time as a
+/// rule.
 pub(super) fn kind(graph: &GraphSpec) -> Kind {
     let rank = |operation: &Operation| match operation {
         Operation::Sdpa(_) | Operation::SdpaBackward(_) => 0,

@@ -1,10 +1,11 @@
 //! The locks of the cache, which survive fork; under loom the model checker's.
 //!
-//! A child of fork has one thread and a copy of every lock's state: a mutex that another thread held would stay
-//! locked for ever. So all mutexes of all caches are locked behind one gate, a [`ForkLock`] that the forking
-//! thread acquires before the fork and both processes release afterwards. No mutex is locked by another thread
-//! then, but for the one that [`pause`] waits with, and only builds of the parent have that one. Critical sections
-//! are look-ups, insertions and additions to counters; none of them locks a second mutex.
+//! A child of fork has one thread and a copy of every lock's state: a mutex that another thread
+//! held would stay locked for ever. So all mutexes of all caches are locked behind one gate, a
+//! [`ForkLock`] that the forking thread acquires before the fork and both processes release
+//! afterwards. No mutex is locked by another thread then, but for the one that [`pause`] waits
+//! with, and only builds of the parent have that one. Critical sections are look-ups, insertions
+//! and additions to counters; none of them locks a second mutex.
 
 #[cfg(not(loom))]
 mod gate {
@@ -27,8 +28,9 @@ mod gate {
     /// Waits until no other thread has a lock of a cache.
     #[expect(unsafe_code, reason = "handlers around fork are registered")]
     pub(super) fn enter() -> ForkGuard<'static, ()> {
-        // SAFETY: the handlers use a static of this module, which no thread holds for long: a thread that has
-        // it waits only for the allocator and for a mutex that is released without it.
+        // SAFETY: the handlers use a static of this module, which no thread holds for long: a
+        // thread that has it waits only for the allocator and for a mutex that is released without
+        // it.
         let registered = unsafe { AT_FORK.register(before_fork, after_fork, after_fork) };
         registered.expect("the C library has memory for three pointers");
         GATE.lock()
@@ -71,8 +73,8 @@ impl<T> std::ops::DerefMut for Guard<'_, T> {
     }
 }
 
-/// Locks. A thread locks one mutex at a time. Nothing panics in between: maps and counters change, whose
-/// failed allocations end the process.
+/// Locks. A thread locks one mutex at a time. Nothing panics in between: maps and counters change,
+/// whose failed allocations end the process.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     #[cfg(loom)]
     return mutex.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,8 +93,8 @@ pub(super) fn current() -> ThreadId {
     return loom::thread::current().id();
 }
 
-/// Waits for a signal, or for 50 ms, after which a waiting thread asks whether its caller has cancelled: a
-/// person who presses Ctrl-C notices no shorter delay.
+/// Waits for a signal, or for 50 ms, after which a waiting thread asks whether its caller has
+/// cancelled: a person who presses Ctrl-C notices no shorter delay.
 pub(super) fn pause<'a, T>(
     condition: &Condvar,
     mutex: &'a Mutex<T>,
@@ -103,7 +105,8 @@ pub(super) fn pause<'a, T>(
         let Guard { inner, gate } = guard;
         drop(gate);
         let result = condition.wait_timeout(inner, std::time::Duration::from_millis(50));
-        // A thread that has the mutex doesn't wait for the gate, since others lock the mutex behind the gate.
+        // A thread that has the mutex doesn't wait for the gate, since others lock the mutex behind
+        // the gate.
         drop(result.unwrap_or_else(PoisonError::into_inner));
         lock(mutex)
     }

@@ -18,9 +18,9 @@ pub const KEY_FORMAT: u32 = 1;
 /// are listed.
 ///
 /// Two graphs with equal keys are the same graph under other numbers: keys are compared whole, and
-/// each of them could be read back as a graph. Two descriptions of one graph have equal keys with two
-/// exceptions, in which the key depends on uids: refinement leaves tensors equal that can't be exchanged
-/// without changing the graph, or it leaves hundreds of equal tensors.
+/// each of them could be read back as a graph. Two descriptions of one graph have equal keys with
+/// two exceptions, in which the key depends on uids: refinement leaves tensors equal that can't be
+/// exchanged without changing the graph, or it leaves hundreds of equal tensors.
 ///
 /// Strides of dimensions of size 1 are left out, since no element lies there. An alignment of
 /// more than 16 bytes counts as 16. Floats count by their bits.

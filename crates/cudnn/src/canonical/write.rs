@@ -77,12 +77,13 @@ impl Writer {
             by_value,
             scalar,
         } = spec;
-        // A uid of 0 makes a graph invalid: its key differs from that of the valid graph, whose plan would hide it.
+        // A uid of 0 makes a graph invalid: its key differs from that of the valid graph, whose
+        // plan would hide it.
         let flags = [*uid == 0, *is_virtual, *by_value, scalar.is_some()];
         self.byte(flags.iter().fold(0, |byte, &flag| byte << 1 | u8::from(flag)));
         self.dtype(*dtype);
-        // Alignments that aren't powers of 2 and strides below 1, which the validator may refuse, are written
-        // as they are.
+        // Alignments that aren't powers of 2 and strides below 1, which the validator may refuse,
+        // are written as they are.
         let capped = *alignment > ALIGNMENT && alignment.count_ones() == 1;
         self.int(if capped { ALIGNMENT } else { *alignment });
         self.ints(dims);

@@ -7,7 +7,8 @@
 //!   becomes 0.
 //! - Floats that become 8-bit floats are rounded so, too, and saturate at the greatest finite
 //!   number, infinities included, as CUDA's conversions do; NaN stays.
-//! - Whole numbers are convolved in float64, which is exact below 2^53. Pointwise functions of whole
+//! - Whole numbers are convolved in float64, which is exact below 2^53. Pointwise functions of
+//!   whole
 //!   numbers are exact where their results are whole (sums, products, quotients, remainders, extremes,
 //!   comparisons); powers, clipped relu and factors alpha1 and alpha2 are computed in float64.
 //! - The index of max pooling is the place in the window, in row-major order, as in cuDNN.
@@ -111,8 +112,8 @@ impl Reference {
     }
 
     /// Makes a planner that calls the operators of a dispatcher. Its plans call that dispatcher's
-    /// operators, so they are shared with clones of this planner alone: its profile has a number of its
-    /// own.
+    /// operators, so they are shared with clones of this planner alone: its profile has a number of
+    /// its own.
     pub fn with_dispatcher(
         device: Device,
         precision: Precision,
@@ -162,8 +163,9 @@ impl Planner for Reference {
                 device: self.profile.clone(),
                 policy: policy.clone(),
                 config: EngineConfigSpec { engine: "reference".to_string(), knobs: Vec::new() },
-                // A run allocates virtual tensors itself, from the device's caching allocator, and frees
-                // each behind its last reader, so that the results of later steps reuse the memory.
+                // A run allocates virtual tensors itself, from the device's caching allocator, and
+                // frees each behind its last reader, so that the results of later steps reuse the
+                // memory.
                 workspace_bytes: 0,
                 steps,
             },

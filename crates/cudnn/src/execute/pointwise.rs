@@ -68,7 +68,8 @@ fn text(pointwise: &Pointwise, is_float: bool) -> String {
         M::Mul if scaled => "alpha1 * x * (alpha2 * b)",
         M::Mul => "x * b",
         M::Div if is_float => "x / b",
-        // Division of whole numbers rounds down: a quotient below 0 that isn't exact is one too little.
+        // Division of whole numbers rounds down: a quotient below 0 that isn't exact is one too
+        // little.
         M::Div => "q = x // b; where(q * b != x and (x < 0) != (b < 0), q + 1, q)",
         M::Max => "max(x, b)",
         M::Min => "min(x, b)",
@@ -129,8 +130,8 @@ fn numbers(p: &Pointwise) -> Vec<(&'static str, Scalar)> {
     all.drain(..).map(|(name, number)| (name, Scalar::Float(number.0))).collect()
 }
 
-/// Returns the dtype that a mode computes in: whole numbers are converted to float64 for functions whose
-/// results aren't whole.
+/// Returns the dtype that a mode computes in: whole numbers are converted to float64 for functions
+/// whose results aren't whole.
 fn working(pointwise: &Pointwise, dtype: DType) -> DType {
     let whole = match pointwise.mode {
         M::Add | M::Sub | M::Mul => numbers(pointwise).is_empty(),

@@ -17,8 +17,8 @@ pub(super) fn reduce(node: &Node<'_>, reduction: &Reduction) -> Result<Results> 
         .filter(|&axis| dims[axis] == 1 && x.shape()[axis] != 1)
         .map(|axis| axis as i64)
         .collect();
-    // Integers are reduced in 64 bits, and squares of them in float64, so that none overflows but a sum or
-    // a product of int64.
+    // Integers are reduced in 64 bits, and squares of them in float64, so that none overflows but a
+    // sum or a product of int64.
     let whole = !x.dtype().is_floating();
     let x = if whole { calls.to(&x, DType::I64)? } else { x };
     let map = |text: &str| calls.map(text, &[&x], &[]);

@@ -7,8 +7,8 @@ use super::calls::sizes;
 use super::node::Node;
 use crate::{PaddingMode, Resample, ResampleMode};
 
-/// Returns `a`, `b`, `d` and the size: output `o` reads at `(o a - b) / d`. The validator has proven that
-/// none of the products overflows.
+/// Returns `a`, `b`, `d` and the size: output `o` reads at `(o a - b) / d`. The validator has
+/// proven that none of the products overflows.
 fn numbers(attributes: &Resample, axis: usize, size: i64) -> [Scalar; 4] {
     let (stride, pre) = (attributes.stride[axis], attributes.pre_padding[axis]);
     [

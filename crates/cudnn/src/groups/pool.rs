@@ -192,8 +192,8 @@ fn max(params: &PoolParams, draft: &mut Draft<'_>) -> Result<()> {
 /// others are -inf, too: the first of them is at 0.
 fn index_in_plane(windows: &Windows, draft: &mut Draft<'_>, index: &Operand) -> Result<()> {
     let space = &windows.from[2..];
-    // The integers that are computed: indices in the window and in the plane, and places along a dimension,
-    // which begin in the padding.
+    // The integers that are computed: indices in the window and in the plane, and places along a
+    // dimension, which begin in the padding.
     let places = (0..space.len()).map(|at| space[at].saturating_add(windows.kernel[at]));
     let most = places.chain([windows.elements(), product(space)]).max().unwrap_or(0);
     draft.compute = match most {
@@ -280,8 +280,8 @@ fn quotient(sketch: &mut Sketch, x: Uid, divisor: f64, rank: usize) -> Uid {
 
 /// Returns the mode of an average, and a factor of its results where it isn't 1.
 fn counting(params: &PoolParams, windows: &Windows) -> Result<(ResampleMode, Option<f64>)> {
-    // Elements behind the padding count in no window. Without padding these are all that aren't elements of
-    // the input, so that the means are those without padding.
+    // Elements behind the padding count in no window. Without padding these are all that aren't
+    // elements of the input, so that the means are those without padding.
     let padded = windows.pre.iter().any(|&padding| padding > 0);
     let (including, excluding) =
         (ResampleMode::AvgpoolIncludePadding, ResampleMode::AvgpoolExcludePadding);

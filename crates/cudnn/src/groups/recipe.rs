@@ -121,8 +121,9 @@ impl Recipe {
                     (outputs[*output].reshape(&sizes(shape))?, memory.view(&View::new(from)?)?)
                 }
             };
-            // SAFETY: the caller promises that nothing else accesses the outputs. `from` is the number made
-            // above, an input, a copy or scratch memory of this run, and none of these overlaps an output.
+            // SAFETY: the caller promises that nothing else accesses the outputs. `from` is the
+            // number made above, an input, a copy or scratch memory of this run, and none of these
+            // overlaps an output.
             unsafe { output.copy_from(&from)? };
         }
         Ok(())

@@ -133,8 +133,8 @@ fn statistics(x: &TensorSpec) -> DataType {
     if x.dtype == Some(DataType::F64) { DataType::F64 } else { DataType::F32 }
 }
 
-/// Returns packed strides in the order of a tensor's: channels last stay last. Dimensions of size 1 and of
-/// stride 0 say nothing of the order, and stand where row-major order has them.
+/// Returns packed strides in the order of a tensor's: channels last stay last. Dimensions of size 1
+/// and of stride 0 say nothing of the order, and stand where row-major order has them.
 pub(crate) fn strides_like(dims: &[i64], tensor: &TensorSpec) -> Result<Vec<i64>> {
     let packed = Layout::Packed.strides(dims)?;
     let same_rank = tensor.rank() == dims.len() && tensor.strides.len() == dims.len();
@@ -160,8 +160,8 @@ pub(crate) fn strides_like(dims: &[i64], tensor: &TensorSpec) -> Result<Vec<i64>
     Ok(strides)
 }
 
-/// Returns the strides of a tensor that gets other dimensions: packed in the order that it has, and 0 where it
-/// is broadcast.
+/// Returns the strides of a tensor that gets other dimensions: packed in the order that it has, and
+/// 0 where it is broadcast.
 pub(crate) fn resized_strides(dims: &[i64], tensor: &TensorSpec) -> Result<Vec<i64>> {
     let broadcast: Vec<usize> = match tensor.strides.len() == dims.len() {
         true => (0..dims.len()).filter(|&axis| tensor.strides[axis] == 0).collect(),

@@ -249,8 +249,8 @@ fn pool(resample: &Resample, port: Port, x: &TensorSpec) -> Result<Vec<i64>> {
 }
 
 /// Proves that the position that each output of an interpolation reads is counted in 64 bits: twice
-/// `(o a - b) + d` for the last output `o`, where `a / d` is the stride and `b / d` the padding over one
-/// denominator.
+/// `(o a - b) + d` for the last output `o`, where `a / d` is the stride and `b / d` the padding
+/// over one denominator.
 fn check_positions(resample: &Resample, axis: usize, last: i128) -> Result<()> {
     let (stride, pre) = (resample.stride[axis], resample.pre_padding[axis]);
     let wide = |a: i64, b: i64| i128::from(a) * i128::from(b);

@@ -21,8 +21,8 @@ pub enum ConvolutionMode {
 
 /// The attributes of convolutions. Each list has an entry for each dimension of space.
 ///
-/// The number of groups is the number of channels of the input divided by that of the filter. The output
-/// becomes `alpha` times the convolution plus `beta` times its previous elements.
+/// The number of groups is the number of channels of the input divided by that of the filter. The
+/// output becomes `alpha` times the convolution plus `beta` times its previous elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Convolution {
@@ -313,7 +313,8 @@ pub struct Concatenate {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiagonalBandMask {
-    /// An element is kept where this comparison of its row with its column holds: `cmp_ge` is a causal mask.
+    /// An element is kept where this comparison of its row with its column holds: `cmp_ge` is a
+    /// causal mask.
     pub comparison: PointwiseMode,
 }
 
@@ -332,11 +333,13 @@ pub enum Alignment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attention {
-    /// The number of keys behind the diagonal that a query sees, 0 or more; `None` for all. 0 is a causal mask.
+    /// The number of keys behind the diagonal that a query sees, 0 or more; `None` for all. 0 is a
+    /// causal mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right_bound: Option<i64>,
-    /// The number of keys up to the diagonal that a query sees, the key on the diagonal included, 1 or more;
-    /// `None` for all. As in cuDNN, a bound of `n` hides key `j` from query `i` where `j <= i - n`.
+    /// The number of keys up to the diagonal that a query sees, the key on the diagonal included, 1
+    /// or more; `None` for all. As in cuDNN, a bound of `n` hides key `j` from query `i` where `j
+    /// <= i - n`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_bound: Option<i64>,
     /// The corner that the diagonal goes through.

@@ -157,7 +157,8 @@ impl OpSpec {
         find(&self.outputs, port)
     }
 
-    /// Returns the factor of the numbers that its output holds before, which a convolution adds to its result.
+    /// Returns the factor of the numbers that its output holds before, which a convolution adds to
+    /// its result.
     pub(crate) fn beta(&self) -> f64 {
         match &self.operation {
             Operation::ConvFprop(conv)

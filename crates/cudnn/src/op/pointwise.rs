@@ -189,8 +189,8 @@ impl PointwiseMode {
     }
 }
 
-/// The attributes of a pointwise operation. Those that aren't in the formula of its mode keep their defaults:
-/// the validator refuses others.
+/// The attributes of a pointwise operation. Those that aren't in the formula of its mode keep their
+/// defaults: the validator refuses others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pointwise {
@@ -238,7 +238,8 @@ fn infinity() -> Float {
 }
 
 impl Pointwise {
-    /// Returns the first attribute that isn't its default and isn't one of the mode, with its value.
+    /// Returns the first attribute that isn't its default and isn't one of the mode, with its
+    /// value.
     pub(crate) fn foreign(&self) -> Option<(&'static str, String)> {
         let Pointwise {
             mode,

@@ -145,7 +145,8 @@ impl Operation {
                 _ => vec![reads(X), writes(Y)],
             },
             Operation::ResampleBackward(resample) => match resample.mode {
-                // The index of the forward; or its input and output, from which the index is computed.
+                // The index of the forward; or its input and output, from which the index is
+                // computed.
                 ResampleMode::Maxpool => {
                     vec![reads(Dy), may_read(Index), may_read(X), may_read(Y), writes(Dx)]
                 }

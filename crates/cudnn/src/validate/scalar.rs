@@ -21,12 +21,12 @@ fn range(dtype: DataType) -> Option<(f64, f64)> {
     }
 }
 
-/// Returns whether a finite number rounds to the greatest one of its dtype, or to the least, and not to an
-/// infinity. The shortest decimal of a dtype's greatest number, such as 3.4028235e38 of float32, may lie beyond
-/// it, by less than half of the distance of its neighbours.
+/// Returns whether a finite number rounds to the greatest one of its dtype, or to the least, and
+/// not to an infinity. The shortest decimal of a dtype's greatest number, such as 3.4028235e38 of
+/// float32, may lie beyond it, by less than half of the distance of its neighbours.
 fn rounds_into(x: f64, dtype: DataType) -> bool {
-    // The first number that rounds away from the greatest one: ties go to the even mantissa, which is that of
-    // the power of two behind it.
+    // The first number that rounds away from the greatest one: ties go to the even mantissa, which
+    // is that of the power of two behind it.
     let limit = match dtype {
         DataType::F32 => 2.0_f64.powi(128) - 2.0_f64.powi(103),
         DataType::F16 => 65520.0,

@@ -88,8 +88,8 @@ fn check_alignment(alignment: i64, dtype: DataType) -> Result<()> {
     Err(Error::new(ErrorKind::Value, message))
 }
 
-/// Returns the first dimension, in the order of strides, whose elements overlap or interleave with those of the
-/// dimensions before it, and the least stride with which they wouldn't.
+/// Returns the first dimension, in the order of strides, whose elements overlap or interleave with
+/// those of the dimensions before it, and the least stride with which they wouldn't.
 fn overlap(tensor: &TensorSpec, may_broadcast: bool) -> Option<(usize, i64)> {
     let pairs = tensor.strides.iter().zip(&tensor.dims).enumerate();
     let counts = |dim: i64, stride: i64| dim > 1 && (stride != 0 || !may_broadcast);

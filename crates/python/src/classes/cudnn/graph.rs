@@ -17,13 +17,13 @@ use crate::marshal::errors::{IntoPyResult, error};
 #[pyclass(name = "_CudnnGraph", module = "keyfold._core", frozen)]
 pub(crate) struct PyCudnnGraph(Mutex<Graph>);
 
-/// A tensor's name, dtype, sizes, strides, alignment, whether it is virtual, whether it is given by value, and
-/// its number if that belongs to the graph.
+/// A tensor's name, dtype, sizes, strides, alignment, whether it is virtual, whether it is given by
+/// value, and its number if that belongs to the graph.
 type Described =
     (String, Option<&'static str>, Vec<i64>, Vec<i64>, i64, bool, bool, Option<Py<PyAny>>);
 
-/// What an operation reads: a tensor by its number, or a number and its dtype, which becomes a tensor of the
-/// graph.
+/// What an operation reads: a tensor by its number, or a number and its dtype, which becomes a
+/// tensor of the graph.
 #[derive(FromPyObject)]
 enum Input<'py> {
     Tensor(Uid),
@@ -129,8 +129,9 @@ impl PyCudnnGraph {
         self.with(add).py(py)
     }
 
-    /// Adds an operation and the numbers that it reads, or nothing; returns the tensors at these outputs.
-    /// `dims` are those of the first output, where the inputs leave them free. Errors name the method.
+    /// Adds an operation and the numbers that it reads, or nothing; returns the tensors at these
+    /// outputs. `dims` are those of the first output, where the inputs leave them free. Errors name
+    /// the method.
     #[expect(clippy::too_many_arguments, reason = "what an operation is, one by one")]
     fn add(
         &self,
