@@ -6,8 +6,7 @@
 //! - a value: each returns it;
 //! - an error: each returns it, and nothing is kept, so that the next request builds again;
 //! - an error because the building thread's caller cancelled: the other callers haven't cancelled,
-//!   so one of
-//!   the waiting threads builds, and the rest wait for it;
+//!   so one of the waiting threads builds, and the rest wait for it;
 //! - a panic: each returns an error that says so. Another build would panic again.
 //!
 //! A build may request other keys. A request that would make threads wait for each other in a

@@ -2,8 +2,8 @@
 //!
 //! A child of fork has one thread and a copy of every lock's state: a mutex that another thread
 //! held would stay locked for ever. So all mutexes of all caches are locked behind one gate, a
-//! [`ForkLock`] that the forking thread acquires before the fork and both processes release
-//! afterwards. No mutex is locked by another thread then, but for the one that [`pause`] waits
+//! `ForkLock` that the forking thread acquires before the fork and both processes release
+//! afterwards. No mutex is locked by another thread then, but for the one that `pause` waits
 //! with, and only builds of the parent have that one. Critical sections are look-ups, insertions
 //! and additions to counters; none of them locks a second mutex.
 

@@ -7,10 +7,9 @@
 //!   becomes 0.
 //! - Floats that become 8-bit floats are rounded so, too, and saturate at the greatest finite
 //!   number, infinities included, as CUDA's conversions do; NaN stays.
-//! - Whole numbers are convolved in float64, which is exact below 2^53. Pointwise functions of
-//!   whole
-//!   numbers are exact where their results are whole (sums, products, quotients, remainders, extremes,
-//!   comparisons); powers, clipped relu and factors alpha1 and alpha2 are computed in float64.
+//! - Whole numbers are convolved in float64, which is exact below 2^53. Pointwise functions of them
+//!   are exact where results are whole: sums, products, quotients, remainders, extremes and
+//!   comparisons. Powers, clipped relu and factors alpha1 and alpha2 are computed in float64.
 //! - The index of max pooling is the place in the window, in row-major order, as in cuDNN.
 //! - Bilinear and nearest resampling read at `output * stride - pre_padding`; nearest takes the
 //!   upper one of two that are as near.

@@ -338,8 +338,8 @@ pub struct Attention {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right_bound: Option<i64>,
     /// The number of keys up to the diagonal that a query sees, the key on the diagonal included, 1
-    /// or more; `None` for all. As in cuDNN, a bound of `n` hides key `j` from query `i` where `j
-    /// <= i - n`.
+    /// or more; `None` for all. As in cuDNN, a bound of `n` hides key `j` from query `i` where
+    /// `j <= i - n`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_bound: Option<i64>,
     /// The corner that the diagonal goes through.
