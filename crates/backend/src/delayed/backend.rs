@@ -98,15 +98,18 @@ fn launch(
     out: &Tensor,
     run: impl FnOnce(&[&Tensor], &Tensor) -> Result<()> + Send + 'static,
 ) -> Result<()> {
-    execute(memory, inputs, &[out], move |inputs, outputs| run(inputs, outputs[0]))
+    execute(memory, inputs, &[out], Box::new(move |inputs, outputs| run(inputs, outputs[0])))
 }
 
-/// Queues a kernel on the current stream of the outputs' device. `run` gets tensors of the host.
+/// What a kernel does with tensors of the host. Boxed, so that what queues it is compiled once.
+type Deferred = Box<dyn FnOnce(&[&Tensor], &[&Tensor]) -> Result<()> + Send>;
+
+/// Queues a kernel on the current stream of the outputs' device.
 fn execute(
     memory: &DelayedMemory,
     inputs: &[&Tensor],
     outputs: &[&Tensor],
-    run: impl FnOnce(&[&Tensor], &[&Tensor]) -> Result<()> + Send + 'static,
+    run: Deferred,
 ) -> Result<()> {
     memory.call(Call::Launch)?;
     let Some(device) = outputs.first().map(|out| out.device()) else { return Ok(()) };
@@ -209,7 +212,7 @@ impl<P: SelectsKernel> Launch<P> for Delayed {
 impl<P: Params> Execute<P> for Delayed {
     unsafe fn execute(&self, params: &P, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<()> {
         let (below, params) = (Arc::clone(&self.below), *params);
-        execute(&self.memory, inputs, outputs, move |inputs, outputs| {
+        let run: Deferred = Box::new(move |inputs, outputs| {
             let dtypes =
                 |tensors: &[&Tensor]| tensors.iter().map(|t| t.dtype()).collect::<Vec<DType>>();
             let offer = P::group(&below.groups())
@@ -217,7 +220,8 @@ impl<P: Params> Execute<P> for Delayed {
             let kernel = reselected(offer)?;
             // SAFETY: the caller's contract, which covers the time when the kernel runs.
             unsafe { kernel.execute(&params, inputs, outputs) }
-        })
+        });
+        execute(&self.memory, inputs, outputs, run)
     }
 }
 

@@ -238,15 +238,20 @@ impl Drop for Lease {
     }
 }
 
-/// Calls `f` while holding the locks of some blocks, each once, acquired in a global order.
+/// Calls `f` while holding the locks of some blocks.
 pub(super) fn while_held<R>(leases: &[Arc<Lease>], f: impl FnOnce() -> R) -> R {
-    let mut storages: Vec<&Storage> = leases.iter().map(|lease| &*lease.storage).collect();
-    storages.sort_by_key(|storage| std::ptr::from_ref(*storage));
-    storages.dedup_by_key(|storage| std::ptr::from_ref(*storage));
-    let held: Vec<_> = storages.into_iter().map(Storage::lock).collect();
+    let held = lock_all(leases);
     let result = f();
     drop(held);
     result
+}
+
+/// Acquires the locks of some blocks, each once, in a global order.
+fn lock_all(leases: &[Arc<Lease>]) -> Vec<MutexGuard<'_, ()>> {
+    let mut storages: Vec<&Storage> = leases.iter().map(|lease| &*lease.storage).collect();
+    storages.sort_by_key(|storage| std::ptr::from_ref(*storage));
+    storages.dedup_by_key(|storage| std::ptr::from_ref(*storage));
+    storages.into_iter().map(Storage::lock).collect()
 }
 
 pub(super) struct DelayedBuffer {
