@@ -1,6 +1,5 @@
 //! The table: events aggregated by operator and key path.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
@@ -264,18 +263,16 @@ impl Table {
 }
 
 fn sort(rows: &mut [Row], by: SortBy) {
-    match by {
-        SortBy::SelfTime => rows.sort_by_key(|row| Reverse(row.self_time)),
-        SortBy::Total => rows.sort_by_key(|row| Reverse(row.total)),
-        SortBy::Mean => rows.sort_by_key(|row| Reverse(row.mean())),
-        SortBy::Device => rows.sort_by_key(|row| Reverse(row.device_time)),
-        SortBy::Calls => rows.sort_by_key(|row| Reverse(row.calls)),
-        SortBy::Bytes => rows.sort_by_key(|row| Reverse(row.bytes)),
-        SortBy::Allocated => rows.sort_by_key(|row| Reverse(row.allocated)),
-        SortBy::Name => {
-            rows.sort_by(|a, b| (&a.name, &a.keys, a.kind).cmp(&(&b.name, &b.keys, b.kind)));
-        }
-    }
+    rows.sort_by(|a, b| match by {
+        SortBy::SelfTime => b.self_time.cmp(&a.self_time),
+        SortBy::Total => b.total.cmp(&a.total),
+        SortBy::Mean => b.mean().cmp(&a.mean()),
+        SortBy::Device => b.device_time.cmp(&a.device_time),
+        SortBy::Calls => b.calls.cmp(&a.calls),
+        SortBy::Bytes => b.bytes.cmp(&a.bytes),
+        SortBy::Allocated => b.allocated.cmp(&a.allocated),
+        SortBy::Name => (&a.name, &a.keys, a.kind).cmp(&(&b.name, &b.keys, b.kind)),
+    });
 }
 
 /// The number of text columns, which are aligned left.
