@@ -32,14 +32,12 @@ pub trait Document: Serialize + DeserializeOwned {
 
     /// Returns the specification as JSON, in lines for people to read.
     fn to_json(&self) -> String {
-        #[derive(Serialize)]
-        struct Versioned<'a, T> {
-            format: u32,
-            #[serde(flatten)]
-            spec: &'a T,
-        }
-        let versioned = Versioned { format: FORMAT, spec: self };
-        serde_json::to_string_pretty(&versioned).expect("the keys of all maps are strings")
+        let Ok(Value::Object(mut document)) = serde_json::to_value(self) else {
+            unreachable!("a struct whose maps have text for keys");
+        };
+        // By way of a value, as in reading: the attributes' serializers are compiled for one writer.
+        document.shift_insert(0, "format".to_owned(), FORMAT.into());
+        format!("{:#}", Value::Object(document))
     }
 
     /// Reads a specification from JSON.

@@ -69,12 +69,12 @@ impl Operation {
     /// # Errors
     /// [`ErrorKind::Value`] with the place of what is wrong.
     pub fn from_json(text: &str) -> Result<Operation> {
-        let mut json = serde_json::Deserializer::from_str(text);
-        let read: Result<Operation, _> = serde_path_to_error::deserialize(&mut json);
-        read.map_err(|error| {
-            let message = format!("wrong attributes, at {}: {}", error.path(), error.inner());
-            Error::new(ErrorKind::Value, message)
-        })
+        let wrong =
+            |what: String| Error::new(ErrorKind::Value, format!("wrong attributes, {what}"));
+        let json: serde_json::Value =
+            serde_json::from_str(text).map_err(|error| wrong(format!("no JSON: {error}")))?;
+        serde_path_to_error::deserialize(json)
+            .map_err(|error| wrong(format!("at {}: {}", error.path(), error.inner())))
     }
 
     /// Returns its name, as in JSON and in the builder; the mode of a pointwise operation.
