@@ -65,7 +65,9 @@ pub use norm::NormParams;
 pub use offer::{Cost, Offer, Reason, Support, not_supported};
 pub use operation::Operation;
 pub use optim::OptimParams;
-pub use pointwise::{Expressions, Pointwise, PointwiseKernel, prepare};
+pub use pointwise::{
+    Expressions, GroupKernel, Pointwise, PointwiseKernel, fusion_limits, prepare, prepare_group,
+};
 pub use pool::PoolParams;
 pub use random::{Random, RandomParams};
 pub use recurrent::RecurrentParams;

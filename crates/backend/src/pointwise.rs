@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{Result, Scalar};
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_expr::Lowered;
+use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_tensor::Tensor;
 
 use crate::primitives::{Primitives, step_by_step};
@@ -27,10 +28,31 @@ pub trait PointwiseKernel: Send + Sync {
     unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) -> Result<()>;
 }
 
+/// A group of expressions compiled for certain dtypes.
+pub trait GroupKernel: Send + Sync {
+    /// Computes all results of the group, one in each of `outs`, which have one shape and the results'
+    /// dtypes. The inputs are as for [`PointwiseKernel::run`]: one that is read element by element may
+    /// be one of the outputs.
+    ///
+    /// # Errors
+    /// As [`PointwiseKernel::run`]; [`keyfold_core::ErrorKind::Value`] for outputs that share memory.
+    ///
+    /// # Safety
+    /// As [`PointwiseKernel::run`], for each output.
+    unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], outs: &[&Tensor]) -> Result<()>;
+}
+
 /// A backend that compiles expressions.
 pub trait Expressions: Send + Sync {
     /// Returns the kernel of an expression. The operator caches it, so that calls don't compile.
     fn prepare(&self, lowered: &Lowered) -> Offer<Arc<dyn PointwiseKernel>>;
+
+    /// Returns the kernel of a group with several results, which makes one pass over its inputs.
+    fn prepare_group(&self, fused: &Fused) -> Offer<Arc<dyn GroupKernel>>;
+
+    /// Returns the size of the groups that its kernels are fast for.
+    /// [`Limits::results`] is 1 if [`Expressions::prepare_group`] offers nothing.
+    fn limits(&self) -> Limits;
 }
 
 /// A backend's implementation of expressions.
@@ -52,5 +74,42 @@ pub fn prepare(
         Some(Pointwise::Expressions(expressions)) => expressions.prepare(lowered),
         Some(Pointwise::Primitives(primitives)) => step_by_step(backend, primitives, lowered),
         None => Offer::No("it computes no expressions".into()),
+    }
+}
+
+/// Returns the kernel of a group on a backend. A group with one result is that result's expression,
+/// which [`prepare`] takes, too; several results need a backend that computes them in one pass.
+pub fn prepare_group(backend: &Arc<dyn GpuBackend>, fused: &Fused) -> Offer<Arc<dyn GroupKernel>> {
+    if fused.results().len() == 1 {
+        return prepare(backend, &fused.program(0)).map(|kernel| Arc::new(OneResult(kernel)) as _);
+    }
+    match backend.pointwise() {
+        Some(Pointwise::Expressions(expressions)) => expressions.prepare_group(fused),
+        Some(Pointwise::Primitives(_)) => {
+            Offer::No("it runs primitives, of one result each".into())
+        }
+        None => Offer::No("it computes no expressions".into()),
+    }
+}
+
+/// Returns the size of the groups that a backend's kernels are made for.
+pub fn fusion_limits(backend: &dyn GpuBackend) -> Limits {
+    match backend.pointwise() {
+        Some(Pointwise::Expressions(expressions)) => expressions.limits(),
+        _ => Limits { results: 1, ..Limits::default() },
+    }
+}
+
+/// A group with one result.
+struct OneResult(Arc<dyn PointwiseKernel>);
+
+impl GroupKernel for OneResult {
+    unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], outs: &[&Tensor]) -> Result<()> {
+        let [out] = outs else {
+            let message = format!("the group has 1 result, but {} outputs were given", outs.len());
+            return Err(Error::new(ErrorKind::Binding, message));
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.0.run(inputs, params, out) }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use keyfold_backend::{Expressions, Offer, PointwiseKernel};
+use keyfold_backend::{Expressions, GroupKernel, Offer, PointwiseKernel};
 use keyfold_core::{Result, Scalar};
 use keyfold_expr::Lowered;
-use keyfold_kit::evaluate::{MAX_INPUTS, evaluate};
+use keyfold_expr::fuse::{Fused, Limits};
+use keyfold_kit::evaluate::{MAX_INPUTS, evaluate, evaluate_all};
 use keyfold_kit::interpreter::Program;
 use keyfold_tensor::Tensor;
 
@@ -21,16 +22,45 @@ impl PointwiseKernel for EvaluatorKernel {
     }
 }
 
+/// A compiled group.
+struct EvaluatorGroup(Program);
+
+impl GroupKernel for EvaluatorGroup {
+    unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], outs: &[&Tensor]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { evaluate_all(&self.0, inputs, params, outs) }
+    }
+}
+
+/// Makes a kernel of a program, unless it has too many inputs.
+fn offer<K>(
+    inputs: usize,
+    compile: impl FnOnce() -> Result<Program>,
+    kernel: impl FnOnce(Program) -> Arc<K>,
+) -> Offer<Arc<K>> {
+    if inputs > MAX_INPUTS {
+        let reason = format!("it evaluates {MAX_INPUTS} inputs at most, and {inputs} are given");
+        return Offer::No(reason.into());
+    }
+    match compile() {
+        Ok(program) => Offer::Native(kernel(program)),
+        Err(error) => Offer::No(error.message().to_owned().into()),
+    }
+}
+
 impl Expressions for HostBackend {
     fn prepare(&self, lowered: &Lowered) -> Offer<Arc<dyn PointwiseKernel>> {
-        let given = lowered.inputs().len();
-        if given > MAX_INPUTS {
-            let reason = format!("it evaluates {MAX_INPUTS} inputs at most, and {given} are given");
-            return Offer::No(reason.into());
-        }
-        match Program::new(lowered) {
-            Ok(program) => Offer::Native(Arc::new(EvaluatorKernel(program))),
-            Err(error) => Offer::No(error.message().to_owned().into()),
-        }
+        let kernel = |program| Arc::new(EvaluatorKernel(program));
+        offer(lowered.inputs().len(), || Program::new(lowered), kernel).map(|kernel| kernel as _)
+    }
+
+    fn prepare_group(&self, fused: &Fused) -> Offer<Arc<dyn GroupKernel>> {
+        let inputs = fused.signature().inputs().len();
+        let kernel = |program| Arc::new(EvaluatorGroup(program));
+        offer(inputs, || Program::fused(fused), kernel).map(|kernel| kernel as _)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::default()
     }
 }

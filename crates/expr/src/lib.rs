@@ -29,6 +29,7 @@ mod derived_functions;
 mod display;
 mod fold;
 mod functions;
+pub mod fuse;
 mod graph;
 mod lower;
 mod parse;

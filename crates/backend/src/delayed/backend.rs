@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use keyfold_core::layout::contiguous_strides;
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape, Strides};
 use keyfold_expr::Lowered;
+use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_tensor::device::{Content, Memory, StreamId, current_stream};
 use keyfold_tensor::{BufferHandle, Tensor};
 
@@ -15,9 +16,10 @@ use super::calls::Call;
 use super::memory::{DelayedMemory, Mistake};
 use crate::primitives::{Primitive, PrimitiveParams, Primitives};
 use crate::{
-    Execute, Expressions, GpuBackend, Group, Groups, Index, IndexParams, Kernels, Launch, Linalg,
-    Offer, Operation, Params, Pointwise, PointwiseKernel, Positions, Random, RandomParams, Reason,
-    Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams, prepare,
+    Execute, Expressions, GpuBackend, Group, GroupKernel, Groups, Index, IndexParams, Kernels,
+    Launch, Linalg, Offer, Operation, Params, Pointwise, PointwiseKernel, Positions, Random,
+    RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams, fusion_limits,
+    prepare, prepare_group,
 };
 
 /// A backend that runs the kernels of a host backend asynchronously, on hidden memory.
@@ -367,10 +369,35 @@ impl PointwiseKernel for DelayedKernel {
     }
 }
 
+/// A kernel of a group that runs asynchronously.
+struct DelayedGroup {
+    memory: DelayedMemory,
+    below: Arc<dyn GroupKernel>,
+}
+
+impl GroupKernel for DelayedGroup {
+    unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], outs: &[&Tensor]) -> Result<()> {
+        let (below, params) = (Arc::clone(&self.below), params.to_vec());
+        execute(&self.memory, inputs, outs, move |inputs, outs| {
+            // SAFETY: the caller's contract, which covers the time when the kernel runs.
+            unsafe { below.run(inputs, &params, outs) }
+        })
+    }
+}
+
 impl Expressions for Delayed {
     fn prepare(&self, lowered: &Lowered) -> Offer<Arc<dyn PointwiseKernel>> {
         prepare(&self.below, lowered)
             .map(|below| Arc::new(DelayedKernel { memory: self.memory.clone(), below }) as _)
+    }
+
+    fn prepare_group(&self, fused: &Fused) -> Offer<Arc<dyn GroupKernel>> {
+        prepare_group(&self.below, fused)
+            .map(|below| Arc::new(DelayedGroup { memory: self.memory.clone(), below }) as _)
+    }
+
+    fn limits(&self) -> Limits {
+        fusion_limits(&*self.below)
     }
 }
 

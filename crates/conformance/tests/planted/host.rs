@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_backend::{
-    Expressions, GpuBackend, Groups, Index, IndexParams, Launch, Linalg, Offer, Operation,
-    Pointwise, PointwiseKernel, Positions, Random, Reduce, ReduceParams, Rows, Scan,
+    Expressions, GpuBackend, GroupKernel, Groups, Index, IndexParams, Launch, Linalg, Offer,
+    Operation, Pointwise, PointwiseKernel, Positions, Random, Reduce, ReduceParams, Rows, Scan,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, f16, layout};
 use keyfold_cpu::HostBackend;
 use keyfold_expr::Lowered;
+use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::Memory;
 
@@ -191,6 +192,14 @@ impl Expressions for Planted {
         };
         let (defect, late) = (self.defect, Arc::clone(&self.late));
         host.prepare(lowered).map(|below| Arc::new(PlantedExpression { below, defect, late }) as _)
+    }
+
+    fn prepare_group(&self, fused: &Fused) -> Offer<Arc<dyn GroupKernel>> {
+        HostBackend.prepare_group(fused)
+    }
+
+    fn limits(&self) -> Limits {
+        HostBackend.limits()
     }
 }
 

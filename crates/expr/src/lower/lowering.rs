@@ -3,10 +3,9 @@
 use std::f64::consts::{LOG2_E, LOG10_E};
 
 use keyfold_core::{DType, DTypeKind, Element, Error, ErrorKind, Result, Scalar, bf16, f16};
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::step::{Step, StepId, StepOp};
+use super::step::{Step, StepId, StepOp, StepTable};
 use super::type_rules::{TypeRule, binary_rule, small_power, unary_rule};
 use super::types::{Type, computed, placeholder};
 use crate::graph::{Binary, Id, Node, Unary};
@@ -20,29 +19,19 @@ pub(super) struct TypedStep {
 
 /// Steps under construction.
 #[derive(Default)]
-pub(super) struct Lowering {
-    pub(super) steps: Vec<Step>,
-    /// Existing steps by operation and dtype; constants by their bits.
-    known: FxHashMap<String, StepId>,
-}
+pub(super) struct Lowering(pub(super) StepTable);
 
 impl Lowering {
     pub(super) fn add(&mut self, op: StepOp, dtype: DType) -> StepId {
-        let mut uniform = !matches!(
-            op,
-            StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_) | StepOp::At { .. }
-        );
-        op.operands(|id| uniform &= self.steps[id.index()].uniform);
-        let id = StepId(self.steps.len() as u32);
-        let found = *self.known.entry(format!("{op:?}{dtype:?}")).or_insert(id);
-        if found == id {
-            self.steps.push(Step { op, dtype, uniform });
-        }
-        found
+        self.0.add(op, dtype)
+    }
+
+    fn step(&self, id: StepId) -> &Step {
+        &self.0.steps()[id.index()]
     }
 
     fn dtype(&self, id: StepId) -> DType {
-        self.steps[id.index()].dtype
+        self.step(id).dtype
     }
 
     /// Returns the value as an operand of a computation for dtype `to`.
@@ -51,7 +40,7 @@ impl Lowering {
     /// half it is rounded to one first (`rounded`), so that it equals an element made of it. A
     /// parameter is always rounded, as in NumPy.
     pub(super) fn convert(&mut self, value: TypedStep, to: DType, rounded: bool) -> Result<StepId> {
-        let step = &self.steps[value.step.index()];
+        let step = self.step(value.step);
         let dtype = computed(to);
         let exact = matches!(step.op, StepOp::Constant(_)) && !rounded;
         let to = if exact { dtype } else { to };
@@ -162,7 +151,7 @@ impl Lowering {
         let right = self.convert(b, from.dtype(), rounded)?;
         let dtype = computed(ty.dtype());
         if op == Binary::Pow
-            && let StepOp::Constant(exponent) = self.steps[right.index()].op
+            && let StepOp::Constant(exponent) = self.step(right).op
         {
             if !ty.dtype().is_floating() && exponent.as_i64().is_some_and(|e| e < 0) {
                 return Err(Error::new(

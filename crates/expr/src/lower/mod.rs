@@ -21,11 +21,11 @@ use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result};
 use crate::graph::{Expr, Id};
 use lowering::{Lowering, TypedStep, lower};
 use source_names::source_name;
-use step::keep_needed;
 use types::Type;
 
 pub use signature::Signature;
 pub use step::{Step, StepId, StepOp};
+pub(crate) use step::{StepTable, needed_of};
 pub use type_rules::undefined;
 pub use types::computed;
 
@@ -33,8 +33,8 @@ pub use types::computed;
 /// and the CUDA emitter work. Steps are deduplicated, operands first, the result last.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lowered {
-    steps: Vec<Step>,
-    signature: Signature,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) signature: Signature,
 }
 
 impl Lowered {
@@ -84,16 +84,12 @@ impl Lowered {
             }
             Type::Strong(_) => to.cast(root, result)?,
         };
-        let steps = keep_needed(to.steps, step);
-        let numbers = steps.iter().filter_map(|step| match step.op {
-            StepOp::Param { index, to } => Some((index, to)),
-            _ => None,
-        });
+        let steps = needed_of(to.0.steps(), &mut [step]);
         let signature = Signature {
             inputs: inputs.to_vec(),
             ranks: simple.inputs().iter().map(|input| input.rank).collect(),
             names: simple.inputs().iter().map(|input| input.name.clone()).collect(),
-            params: numbers.collect(),
+            params: Signature::params_of(&steps),
             result,
         };
         Ok(Lowered { steps, signature })

@@ -2,18 +2,29 @@
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, Shape, layout};
 
+use super::step::{Step, StepOp};
+
 /// The inputs, numbers and result of an expression for certain dtypes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Signature {
-    pub(super) inputs: Vec<DType>,
-    pub(super) ranks: Vec<Option<u32>>,
-    pub(super) names: Vec<String>,
+    pub(crate) inputs: Vec<DType>,
+    pub(crate) ranks: Vec<Option<u32>>,
+    pub(crate) names: Vec<String>,
     /// For each parameter that a step uses, its index and the dtype it is converted to.
-    pub(super) params: Vec<(u32, DType)>,
-    pub(super) result: DType,
+    pub(crate) params: Vec<(u32, DType)>,
+    pub(crate) result: DType,
 }
 
 impl Signature {
+    /// Returns the parameters that steps use.
+    pub(crate) fn params_of(steps: &[Step]) -> Vec<(u32, DType)> {
+        let numbers = steps.iter().filter_map(|step| match step.op {
+            StepOp::Param { index, to } => Some((index, to)),
+            _ => None,
+        });
+        numbers.collect()
+    }
+
     /// Returns the dtypes of the inputs in memory.
     #[inline]
     pub fn inputs(&self) -> &[DType] {

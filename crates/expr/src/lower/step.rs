@@ -1,6 +1,9 @@
 //! Steps: an operation and the dtype in which it is computed.
 
+use std::hash::{Hash, Hasher};
+
 use keyfold_core::{DType, Scalar};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::graph::{Binary, Unary};
@@ -18,8 +21,8 @@ impl StepId {
 }
 
 /// The operation of a step. Operands are earlier steps, of the step's own dtype unless stated
-/// otherwise.
-#[derive(Clone, PartialEq, Debug)]
+/// otherwise. Constants are compared by their bits.
+#[derive(Clone, Debug)]
 pub enum StepOp {
     /// A number that the dtype represents exactly (for halves: the half).
     Constant(Scalar),
@@ -72,6 +75,62 @@ impl StepOp {
             _ => {}
         }
     }
+
+    /// Replaces each operand.
+    pub(crate) fn map_operands(&mut self, mut f: impl FnMut(StepId) -> StepId) {
+        match self {
+            StepOp::At { indices, .. } => indices.iter_mut().for_each(|id| *id = f(*id)),
+            StepOp::Unary(_, a) | StepOp::Cast(a) | StepOp::Round(_, a) => *a = f(*a),
+            StepOp::Binary(_, a, b) => {
+                *a = f(*a);
+                *b = f(*b);
+            }
+            StepOp::Where(c, a, b) => {
+                for id in [c, a, b] {
+                    *id = f(*id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the operation as numbers: equal ones are the same operation on the same operands.
+    fn key(&self) -> (u8, [u64; 3], &[StepId]) {
+        let number = |id: &StepId| u64::from(id.0);
+        match self {
+            StepOp::Constant(Scalar::Bool(value)) => (0, [u64::from(*value), 0, 0], &[]),
+            StepOp::Constant(Scalar::Int(value)) => (1, [*value as u64, 0, 0], &[]),
+            StepOp::Constant(Scalar::UInt(value)) => (2, [*value, 0, 0], &[]),
+            StepOp::Constant(Scalar::Float(value)) => (3, [value.to_bits(), 0, 0], &[]),
+            StepOp::Constant(Scalar::Complex(value)) => {
+                (4, [value.re.to_bits(), value.im.to_bits(), 0], &[])
+            }
+            StepOp::Input(input) => (5, [u64::from(*input), 0, 0], &[]),
+            StepOp::Param { index, to } => (6, [u64::from(*index), *to as u64, 0], &[]),
+            StepOp::Index => (7, [0; 3], &[]),
+            StepOp::Coordinate(dim) => (8, [u64::from(*dim), 0, 0], &[]),
+            StepOp::At { input, indices } => (9, [u64::from(*input), 0, 0], indices),
+            StepOp::Unary(op, a) => (10, [*op as u64, number(a), 0], &[]),
+            StepOp::Binary(op, a, b) => (11, [*op as u64, number(a), number(b)], &[]),
+            StepOp::Where(c, a, b) => (12, [number(c), number(a), number(b)], &[]),
+            StepOp::Cast(a) => (13, [number(a), 0, 0], &[]),
+            StepOp::Round(to, a) => (14, [*to as u64, number(a), 0], &[]),
+        }
+    }
+}
+
+impl PartialEq for StepOp {
+    fn eq(&self, other: &StepOp) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for StepOp {}
+
+impl Hash for StepOp {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
 }
 
 /// An operation and the dtype in which it is computed, never a half.
@@ -85,39 +144,55 @@ pub struct Step {
     pub uniform: bool,
 }
 
-/// Returns the steps that the result needs, renumbered; the result is the last.
-pub(super) fn keep_needed(steps: Vec<Step>, result: StepId) -> Vec<Step> {
+/// Deduplicated steps under construction.
+#[derive(Default)]
+pub(crate) struct StepTable {
+    steps: Vec<Step>,
+    known: FxHashMap<(StepOp, DType), StepId>,
+}
+
+impl StepTable {
+    /// Adds a step and returns its index, or that of an equal step.
+    pub(crate) fn add(&mut self, op: StepOp, dtype: DType) -> StepId {
+        let id = StepId(self.steps.len() as u32);
+        let key = (op, dtype);
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let mut uniform = !matches!(
+            key.0,
+            StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_) | StepOp::At { .. }
+        );
+        key.0.operands(|id| uniform &= self.steps[id.index()].uniform);
+        self.steps.push(Step { op: key.0.clone(), dtype, uniform });
+        self.known.insert(key, id);
+        id
+    }
+
+    /// Returns the steps, operands first.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+}
+
+/// Returns the steps that the results need, renumbered; so are the results. One of them is the last
+/// step.
+pub(crate) fn needed_of(steps: &[Step], results: &mut [StepId]) -> Vec<Step> {
     let mut needed = vec![false; steps.len()];
-    needed[result.index()] = true;
-    for at in (0..=result.index()).rev() {
+    results.iter().for_each(|result| needed[result.index()] = true);
+    for (at, step) in steps.iter().enumerate().rev() {
         if needed[at] {
-            steps[at].op.operands(|id| needed[id.index()] = true);
+            step.op.operands(|id| needed[id.index()] = true);
         }
     }
     let mut places = vec![StepId(0); steps.len()];
     let mut kept = Vec::new();
-    for (at, mut step) in steps.into_iter().enumerate().take(result.index() + 1) {
-        if !needed[at] {
-            continue;
-        }
-        match &mut step.op {
-            StepOp::At { indices, .. } => {
-                indices.iter_mut().for_each(|id| *id = places[id.index()]);
-            }
-            StepOp::Unary(_, a) | StepOp::Cast(a) | StepOp::Round(_, a) => *a = places[a.index()],
-            StepOp::Binary(_, a, b) => {
-                *a = places[a.index()];
-                *b = places[b.index()];
-            }
-            StepOp::Where(c, a, b) => {
-                for id in [c, a, b] {
-                    *id = places[id.index()];
-                }
-            }
-            _ => {}
-        }
+    for (at, step) in steps.iter().enumerate().filter(|(at, _)| needed[*at]) {
         places[at] = StepId(kept.len() as u32);
+        let mut step = step.clone();
+        step.op.map_operands(|id| places[id.index()]);
         kept.push(step);
     }
+    results.iter_mut().for_each(|result| *result = places[result.index()]);
     kept
 }

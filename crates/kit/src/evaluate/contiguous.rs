@@ -39,6 +39,11 @@ impl Job<'_> {
         }
     }
 
+    /// The outputs after the first one, with the numbers of their results.
+    fn further(&self) -> impl Iterator<Item = (usize, &Tensor)> {
+        self.more.iter().enumerate().map(|(at, out)| (at + 1, *out))
+    }
+
     /// Computes the blocks with these numbers.
     #[inline]
     pub(super) fn flat(&self, inputs: &[&Tensor], out: &Tensor, units: Range<usize>) -> Result<()> {
@@ -56,7 +61,7 @@ impl Job<'_> {
                 let behind = own_register.wrapping_add(slots * register);
                 let mut combiner = WriteCombiner::new(behind, register);
                 let gathered = behind.wrapping_add(WriteCombiner::bytes(register));
-                let result_direct = self.writes_directly();
+                let result_direct = self.writes_directly(0);
                 // The first block is shorter, so that all others begin at a cache line.
                 let misalignment =
                     if total <= block { 0 } else { self.misalignment(out.pinned_ptr()) };
@@ -88,6 +93,12 @@ impl Job<'_> {
                     if result_direct {
                         list[output] = target;
                     }
+                    for (further, out) in self.further() {
+                        if self.writes_directly(further) {
+                            let size = out.dtype().size();
+                            list[output + further] = out.pinned_ptr().wrapping_add(at * size);
+                        }
+                    }
                     let mut frame = Frame {
                         slots: list,
                         values: self.values,
@@ -116,6 +127,11 @@ impl Job<'_> {
                                 write(self, list, target, 1, len, behind, &prefetch_distance);
                             }
                         }
+                    }
+                    for (further, out) in self.further() {
+                        let target = out.pinned_ptr().wrapping_add(at * out.dtype().size());
+                        // SAFETY: the block is computed, and the output has room for it.
+                        unsafe { self.write_further(list, further, target, 1, len) };
                     }
                     at += len;
                 }

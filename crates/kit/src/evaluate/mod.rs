@@ -39,7 +39,7 @@ mod write_combining;
 
 use std::ops::Range;
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_tensor::{Overlap, Tensor, overlap};
 use smallvec::SmallVec;
 
@@ -52,8 +52,15 @@ use plan::TraversalPlan;
 /// The most inputs that an expression can be evaluated with.
 pub const MAX_INPUTS: usize = 64;
 
-fn check_count(program: &Program, given: usize) -> Result<()> {
-    let wanted = program.inputs().len();
+#[inline]
+fn check_count(program: &Program, given: usize, outputs: usize) -> Result<()> {
+    let (wanted, results) = (program.inputs().len(), program.results().len());
+    if outputs != results {
+        return Err(Error::new(
+            ErrorKind::Binding,
+            format!("the program has {results} results, but {outputs} outputs were given"),
+        ));
+    }
     if given != wanted {
         return Err(Error::new(
             ErrorKind::Binding,
@@ -71,17 +78,17 @@ fn check_count(program: &Program, given: usize) -> Result<()> {
     Ok(())
 }
 
-/// As [`evaluate`], for tensors whose memory another library may move: each is pinned for the length of
-/// the call.
+/// As [`evaluate_all`], for tensors whose memory another library may move: each is pinned for the length
+/// of the call.
 ///
 /// # Safety
-/// As [`evaluate`].
+/// As [`evaluate_all`].
 #[cold]
 unsafe fn evaluate_unpinned(
     program: &Program,
     inputs: &[&Tensor],
     params: &[Scalar],
-    out: &Tensor,
+    (out, more): (&Tensor, &[&Tensor]),
 ) -> Result<()> {
     let pin = |tensor: &Tensor| match tensor.pinned()? {
         None if !tensor.is_pinned() => Err(Error::new(
@@ -93,12 +100,16 @@ unsafe fn evaluate_unpinned(
         )),
         pinned => Ok(pinned),
     };
-    let pinned: SmallVec<[_; 4]> = inputs.iter().map(|input| pin(input)).collect::<Result<_>>()?;
+    let pin_all = |tensors: &[&Tensor]| -> Result<SmallVec<[Option<Tensor>; 4]>> {
+        tensors.iter().map(|tensor| pin(tensor)).collect()
+    };
+    let (pinned, target, targets) = (pin_all(inputs)?, pin(out)?, pin_all(more)?);
     let inputs: SmallVec<[&Tensor; 4]> =
         pinned.iter().zip(inputs).map(|(pinned, input)| pinned.as_ref().unwrap_or(input)).collect();
-    let target = pin(out)?;
+    let more: SmallVec<[&Tensor; 4]> =
+        targets.iter().zip(more).map(|(pinned, out)| pinned.as_ref().unwrap_or(out)).collect();
     // SAFETY: the caller's promise, of the same memory.
-    unsafe { evaluate(program, &inputs, params, target.as_ref().unwrap_or(out)) }
+    unsafe { evaluate_into(program, &inputs, params, target.as_ref().unwrap_or(out), &more) }
 }
 
 /// The relation of an input to the output.
@@ -182,13 +193,13 @@ fn check_strided(
     Ok(InputRelation { in_place: meets == Overlap::Exact, flat })
 }
 
-/// Checks the output, and returns whether it is contiguous.
+/// Checks an output for a result of this dtype, and returns whether it is contiguous.
 #[inline]
-fn check_output(program: &Program, out: &Tensor) -> Result<bool> {
-    if out.dtype() != program.result() {
+fn check_output(result: DType, out: &Tensor) -> Result<bool> {
+    if out.dtype() != result {
         return Err(Error::new(
             ErrorKind::DType,
-            format!("the output has dtype {}; the program gives {}", out.dtype(), program.result()),
+            format!("the output has dtype {}; the program gives {result}", out.dtype()),
         ));
     }
     out.check_writable()?;
@@ -236,19 +247,101 @@ pub unsafe fn evaluate(
     params: &[Scalar],
     out: &Tensor,
 ) -> Result<()> {
-    check_count(program, inputs.len())?;
-    if !out.is_pinned() {
-        // SAFETY: the caller's promise.
-        return unsafe { evaluate_unpinned(program, inputs, params, out) };
+    // SAFETY: the caller's promise.
+    unsafe { evaluate_into(program, inputs, params, out, &[]) }
+}
+
+/// As [`evaluate`], for a program with any number of results: one pass over the inputs computes all
+/// outputs, which have one shape and share no memory.
+///
+/// # Errors
+/// As [`evaluate`], also for each other output; [`ErrorKind::Binding`] for a wrong number of outputs;
+/// [`ErrorKind::Shape`] for outputs of different shapes; [`ErrorKind::Value`] for outputs that share
+/// memory.
+///
+/// # Safety
+/// As [`evaluate`], for each output.
+pub unsafe fn evaluate_all(
+    program: &Program,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    outs: &[&Tensor],
+) -> Result<()> {
+    let Some((out, more)) = outs.split_first() else {
+        return check_count(program, inputs.len(), 0);
+    };
+    // SAFETY: the caller's promise.
+    unsafe { evaluate_into(program, inputs, params, out, more) }
+}
+
+/// Checks a further output and the inputs against it. Returns whether an input is that output, and
+/// whether it and all inputs are contiguous and of one shape.
+#[cold]
+fn check_further(
+    program: &Program,
+    result: usize,
+    inputs: &[&Tensor],
+    (out, others): (&Tensor, &[&Tensor]),
+) -> Result<InputRelation> {
+    let is_flat = check_output(program.results()[result], out)?;
+    for other in others {
+        if other.shape() != out.shape() {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "output {result} has shape {:?}, and an output before it {:?}; they have to be \
+                     equal",
+                    out.shape(),
+                    other.shape()
+                ),
+            ));
+        }
+        if overlap(out, other)? != Overlap::None {
+            return Err(Error::new(
+                ErrorKind::Value,
+                format!("output {result} shares memory with an output before it; write to a copy"),
+            ));
+        }
     }
-    let out_is_flat = check_output(program, out)?;
+    let mut all = InputRelation { in_place: false, flat: is_flat };
+    for (index, input) in inputs.iter().enumerate() {
+        let fit = check_input(program, index, input, out, is_flat)?;
+        all.in_place |= fit.in_place;
+        all.flat &= fit.flat;
+    }
+    Ok(all)
+}
+
+/// # Safety
+/// As [`evaluate_all`].
+#[inline(always)]
+unsafe fn evaluate_into(
+    program: &Program,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    out: &Tensor,
+    more: &[&Tensor],
+) -> Result<()> {
+    check_count(program, inputs.len(), 1 + more.len())?;
+    if !out.is_pinned() || more.iter().any(|out| !out.is_pinned()) {
+        // SAFETY: the caller's promise.
+        return unsafe { evaluate_unpinned(program, inputs, params, (out, more)) };
+    }
+    let out_is_flat = check_output(program.result(), out)?;
     let (mut in_place, mut flat) = (false, out_is_flat);
     for (index, input) in inputs.iter().enumerate() {
         if !input.is_pinned() {
             // SAFETY: the caller's promise.
-            return unsafe { evaluate_unpinned(program, inputs, params, out) };
+            return unsafe { evaluate_unpinned(program, inputs, params, (out, more)) };
         }
         let fit = check_input(program, index, input, out, out_is_flat)?;
+        in_place |= fit.in_place;
+        flat &= fit.flat;
+    }
+    for (before, further) in more.iter().enumerate() {
+        let others: SmallVec<[&Tensor; 8]> =
+            std::iter::once(out).chain(more[..before].iter().copied()).collect();
+        let fit = check_further(program, 1 + before, inputs, (further, &others))?;
         in_place |= fit.in_place;
         flat &= fit.flat;
     }
@@ -272,8 +365,9 @@ pub unsafe fn evaluate(
         }));
     }
     let non_temporal = !in_place && out.nbytes() >= NON_TEMPORAL_BYTES;
-    let job = Job { program, values, tables: &tables, in_place, non_temporal };
+    let job = Job { program, values, tables: &tables, more, in_place, non_temporal };
     out.note_write();
+    more.iter().for_each(|out| out.note_write());
     if flat && program.iotas().iter().all(|iota| *iota == Iota::Index) {
         let units = job.contiguous_units(out);
         if units == 1 {
@@ -281,7 +375,7 @@ pub unsafe fn evaluate(
         }
         job.run_on_threads(units, job.block(), |units| job.flat(inputs, out, units))
     } else {
-        let plan = TraversalPlan::new(program, inputs, out);
+        let plan = TraversalPlan::new(program, inputs, (out, more));
         let (units, unit) = job.units(&plan);
         job.run_on_threads(units, unit, |units| job.run(&plan, units))
     }
@@ -292,7 +386,9 @@ struct Job<'a> {
     program: &'a Program,
     values: &'a [Value],
     tables: &'a [Table<'a>],
-    /// Whether an input is the output, so that blocks are computed into a register first.
+    /// The outputs after the first one.
+    more: &'a [&'a Tensor],
+    /// Whether an input is an output, so that blocks are computed into a register first.
     in_place: bool,
     /// Whether the output is written by non-temporal stores.
     non_temporal: bool,
@@ -303,10 +399,10 @@ struct Job<'a> {
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
-    /// Whether the program writes results directly into the output.
+    /// Whether the program writes this result directly into its output.
     #[inline]
-    fn writes_directly(&self) -> bool {
-        self.program.writes_result() && !self.in_place && !self.non_temporal
+    fn writes_directly(&self, result: usize) -> bool {
+        self.program.writes_result(result) && !self.in_place && !self.non_temporal
     }
 
     /// The most elements of a block. If a program without streaming kernels writes non-temporal stores,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::interpreter::access::Access;
 use crate::interpreter::{Iota, Program};
 
-/// An operand of a traversal: an input, a iota operand, or the output.
+/// An operand of a traversal: an input, a iota operand, or an output.
 #[derive(Clone, Copy)]
 pub(super) struct SlotOperand<'a> {
     /// The address of the first element; for a iota operand, the first number.
@@ -47,12 +47,17 @@ pub(super) struct TraversalPlan<'a> {
 const SHORT_ROW: usize = 64;
 
 impl<'a> TraversalPlan<'a> {
-    /// The plan for operands that broadcast to the output's shape (which has been checked).
-    pub(super) fn new(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> TraversalPlan<'a> {
-        let mut plan = TraversalPlan::operands(program, inputs, out);
+    /// The plan for operands that broadcast to the outputs' shape (which has been checked). The
+    /// dimensions are sorted for the first output.
+    pub(super) fn new(
+        program: &'a Program,
+        inputs: &[&Tensor],
+        (out, more): (&Tensor, &[&Tensor]),
+    ) -> TraversalPlan<'a> {
+        let mut plan = TraversalPlan::operands(program, inputs, (out, more));
         for (dim, &size) in out.shape().iter().enumerate() {
             if size != 1 {
-                plan.loops.push(size, steps(program, inputs, out, dim));
+                plan.loops.push(size, steps(program, inputs, (out, more), dim));
             }
         }
         if plan.dims().is_empty() {
@@ -60,7 +65,7 @@ impl<'a> TraversalPlan<'a> {
             plan.loops.push_one(plan.operands.iter().map(|operand| operand.size));
             return plan;
         }
-        let output = plan.operands.len() - 1;
+        let output = program.output();
         let mut bases: SmallVec<[isize; 8]> =
             plan.operands.iter().map(|operand| operand.base).collect();
         plan.loops.ascend(output, &mut bases);
@@ -80,7 +85,11 @@ impl<'a> TraversalPlan<'a> {
         plan
     }
 
-    fn operands(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> TraversalPlan<'a> {
+    fn operands(
+        program: &'a Program,
+        inputs: &[&Tensor],
+        (out, more): (&Tensor, &[&Tensor]),
+    ) -> TraversalPlan<'a> {
         let memory = |tensor: &Tensor, access: &'a Access, advances: bool| SlotOperand {
             base: tensor.pinned_ptr().expose_provenance() as isize,
             size: access.size as isize,
@@ -94,7 +103,8 @@ impl<'a> TraversalPlan<'a> {
             operands.push(memory(input, access, program.reads(slot)));
         }
         operands.extend(program.iotas().iter().map(|_| iota));
-        operands.push(memory(out, &accesses[inputs.len()], true));
+        let outs = std::iter::once(&out).chain(more).zip(&accesses[inputs.len()..]);
+        operands.extend(outs.map(|(out, access)| memory(out, access, true)));
         let loops = Loops::new(operands.len());
         TraversalPlan { operands, loops, total: out.numel(), traversal: Traversal::Rows }
     }
@@ -173,7 +183,7 @@ impl<'a> TraversalPlan<'a> {
 fn steps<'i>(
     program: &'i Program,
     inputs: &'i [&Tensor],
-    out: &'i Tensor,
+    (out, more): (&'i Tensor, &'i [&Tensor]),
     dim: usize,
 ) -> impl Iterator<Item = isize> + 'i {
     let from_end = out.ndim() - dim;
@@ -188,9 +198,11 @@ fn steps<'i>(
         Iota::Index => layout::contiguous_strides(out.shape())[dim],
         Iota::Coordinate(end) => isize::from(*end as usize + 1 == from_end),
     };
-    let of_out = out.strides()[dim] * out.dtype().size() as isize;
+    let of_out = move |out: &Tensor| out.strides()[dim] * out.dtype().size() as isize;
     let all = inputs.iter().zip(program.ranks()).map(of_input);
-    all.chain(program.iotas().iter().map(of_iota)).chain([of_out])
+    all.chain(program.iotas().iter().map(of_iota))
+        .chain([of_out(out)])
+        .chain(more.iter().map(move |out| of_out(out)))
 }
 
 /// A position in the outer dimensions, with the address of each operand there.

@@ -71,21 +71,22 @@ impl Worker<'_, '_> {
                 loaded.push(slot);
             }
         }
-        let dense: SmallVec<[usize; 8]> = (0..=out)
+        let outs = out..plan.operands.len();
+        let dense: SmallVec<[usize; 8]> = (0..outs.end)
             .filter(|slot| plan.operands[*slot].advances && plan.is_dense(*slot))
             .collect();
-        let out_dense = dense.last() == Some(&out);
+        let outs_dense = outs.clone().all(|slot| dense.contains(&slot));
         for &slot in &dense {
             self.prefetch_distance[slot] =
                 plan.operands[slot].size * (PREFETCH_BLOCKS * block * inner) as isize;
         }
         let mut planes = Planes::new(plan, rows.start);
-        let mut written = (!out_dense).then(|| Planes::new(plan, rows.start));
+        let mut written = (!outs_dense).then(|| Planes::new(plan, rows.start));
         for at in rows.clone().step_by(block) {
             let count = block.min(rows.end - at);
             let len = count * inner;
             let first = (at * inner) as isize;
-            for &slot in dense.iter().filter(|slot| **slot != out) {
+            for &slot in dense.iter().filter(|slot| **slot < out) {
                 let operand = &plan.operands[slot];
                 self.load(slot, operand.base + first * operand.size, operand.size, len);
             }
@@ -96,21 +97,29 @@ impl Worker<'_, '_> {
                     self.load_part(slot, to, from, [outer[slot], steps[slot]], [piece.rows, inner]);
                 }
             });
-            let operand = &plan.operands[out];
             let Some(written) = &mut written else {
-                self.compute(operand.base + first * operand.size, operand.size, len)?;
+                let place = |slot: usize| {
+                    let operand = &plan.operands[slot];
+                    (operand.base + first * operand.size, operand.size)
+                };
+                self.compute(place, len)?;
                 continue;
             };
-            self.slots[out] = self.own_register(out);
+            for slot in outs.clone() {
+                self.slots[slot] = self.own_register(slot);
+            }
             self.execute(len)?;
-            let result = self.slots[program.result_slot()];
-            let Some(access) = operand.access else { continue };
             written.next(count, |cursor, piece| {
-                let to = pointer(cursor.at[out] + piece.from as isize * outer[out]);
-                let from = result.wrapping_add(piece.done * inner * access.computed);
-                let steps = [outer[out] / operand.size, steps[out] / operand.size];
-                // SAFETY: the result's block is computed; the plan's addresses are the output's.
-                unsafe { (access.store_runs)(to, from, steps, [piece.rows, inner]) };
+                for slot in outs.clone() {
+                    let operand = &plan.operands[slot];
+                    let Some(access) = operand.access else { continue };
+                    let result = self.slots[program.result_slot(slot - out)];
+                    let to = pointer(cursor.at[slot] + piece.from as isize * outer[slot]);
+                    let from = result.wrapping_add(piece.done * inner * access.computed);
+                    let steps = [outer[slot] / operand.size, steps[slot] / operand.size];
+                    // SAFETY: the result's block is computed; the plan's addresses are the output's.
+                    unsafe { (access.store_runs)(to, from, steps, [piece.rows, inner]) };
+                }
             });
         }
         Ok(())

@@ -125,7 +125,7 @@ impl Worker<'_, '_> {
                         None => self.load(slot, at(slot, r), steps[slot], cols),
                     }
                 }
-                self.compute(at(out, r), steps[out], cols)?;
+                self.compute(|slot| (at(slot, r), steps[slot]), cols)?;
             }
         }
         Ok(())

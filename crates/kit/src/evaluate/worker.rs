@@ -24,7 +24,7 @@ pub(super) struct Worker<'a, 'j> {
     register: usize,
     /// The workspace behind the registers and the combiner's blocks: for gathers, then for tiles.
     pub(super) workspace: *mut u8,
-    /// Whether the program writes results directly into the output.
+    /// Whether the program writes the first result directly into its output.
     direct: bool,
     /// For each operand, the distance in bytes from a block to the block to prefetch; 0 if that isn't
     /// known.
@@ -101,7 +101,7 @@ impl<'j> Job<'j> {
                 own_register,
                 register,
                 workspace: own_register.wrapping_add(behind + WriteCombiner::bytes(register)),
-                direct: self.writes_directly(),
+                direct: self.writes_directly(0),
                 prefetch_distance: SmallVec::from_elem(0, plan.operands.len()),
                 combiner: WriteCombiner::new(own_register.wrapping_add(behind), register),
                 repeated: SmallVec::from_elem((0, 0), plan.operands.len()),
@@ -154,7 +154,7 @@ impl Worker<'_, '_> {
         for slot in 0..out {
             self.load(slot, at[slot] + col as isize * steps[slot], steps[slot], len);
         }
-        self.compute(at[out] + col as isize * steps[out], steps[out], len)
+        self.compute(|slot| (at[slot] + col as isize * steps[slot], steps[slot]), len)
     }
 
     /// Loads elements of an operand: the slot points to the operand itself where no conversion or copy
@@ -188,9 +188,38 @@ impl Worker<'_, '_> {
         unsafe { (access.load)(own_register, pointer(at), step / operand.size, len) };
     }
 
-    /// Runs the program on the loaded operands and stores the result.
+    /// Runs the program on the loaded operands and stores the results. `place` is the address and the
+    /// step of each output.
     #[inline]
-    pub(super) fn compute(&mut self, at: isize, step: isize, len: usize) -> Result<()> {
+    pub(super) fn compute(
+        &mut self,
+        place: impl Fn(usize) -> (isize, isize),
+        len: usize,
+    ) -> Result<()> {
+        let (program, job) = (self.job.program, self.job);
+        let slot = program.output();
+        for further in 1..=job.more.len() {
+            let (at, step) = place(slot + further);
+            let dense = step == self.plan.operands[slot + further].size;
+            self.slots[slot + further] = match dense && job.writes_directly(further) {
+                true => pointer(at),
+                false => self.own_register(slot + further),
+            };
+        }
+        let (at, step) = place(slot);
+        self.compute_first(at, step, len)?;
+        for further in 1..=job.more.len() {
+            let (at, step) = place(slot + further);
+            let step = step / self.plan.operands[slot + further].size;
+            // SAFETY: the result's block is computed, and the output has room for it at that stride.
+            unsafe { job.write_further(self.slots, further, pointer(at), step, len) };
+        }
+        Ok(())
+    }
+
+    /// As [`Worker::compute`], and stores the first result.
+    #[inline]
+    fn compute_first(&mut self, at: isize, step: isize, len: usize) -> Result<()> {
         let program = self.job.program;
         let slot = program.output();
         let operand = self.plan.operands[slot];
@@ -240,7 +269,44 @@ impl Worker<'_, '_> {
     }
 }
 
-/// Writes a block of results to the output, at a stride in elements.
+impl Job<'_> {
+    /// Writes a block of a result after the first one to its output, at a stride in elements, unless the
+    /// program wrote it there.
+    ///
+    /// # Safety
+    /// The slots are those of a block that has been run; the output has room for the block at that
+    /// stride.
+    pub(super) unsafe fn write_further(
+        &self,
+        slots: &[*mut u8],
+        result: usize,
+        target: *mut u8,
+        step: isize,
+        len: usize,
+    ) {
+        let program = self.program;
+        let access = &program.accesses()[program.inputs().len() + result];
+        let from = slots[program.result_slot(result)].cast_const();
+        if from == target.cast_const() {
+            return;
+        }
+        let bytes = len * access.size;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.non_temporal
+                && step == 1
+                && access.direct
+                && bytes >= non_temporal::MIN_RUN_BYTES
+            {
+                non_temporal::copy(target, from, bytes, std::iter::empty());
+            } else {
+                (access.store)(target, step, from, len);
+            }
+        }
+    }
+}
+
+/// Writes a block of the first results to its output, at a stride in elements.
 ///
 /// # Safety
 /// The slots are those of a block that has been run; the output has room for the block at that stride;
@@ -257,9 +323,9 @@ pub(super) unsafe fn write(
     prefetch_distance: &[isize],
 ) {
     let program = job.program;
-    let accesses = program.accesses();
-    let (access, inputs) = (&accesses[accesses.len() - 1], &accesses[..accesses.len() - 1]);
-    let mut result = slots[program.result_slot()].cast_const();
+    let (inputs, outputs) = program.accesses().split_at(program.inputs().len());
+    let access = &outputs[0];
+    let mut result = slots[program.result_slot(0)].cast_const();
     // SAFETY: the caller's promise.
     unsafe {
         if !job.non_temporal || step != 1 || len * access.size < non_temporal::MIN_RUN_BYTES {

@@ -148,7 +148,7 @@ impl Job<'_> {
         }
         let access = &program.accesses()[program.inputs().len()];
         let (place, pending) = combiner.next_block(target, len / CHUNK, access.size);
-        let as_stored = program.writes_result();
+        let as_stored = program.writes_result(0);
         if as_stored {
             frame.slots[program.output()] = place.at;
         }
@@ -158,7 +158,7 @@ impl Job<'_> {
                 .run_streaming(frame, len, prefetch_distance, pending, false)
                 .map_err(|fault| program.error(fault))?;
             if !as_stored {
-                (access.store)(place.at, 1, frame.slots[program.result_slot()], len);
+                (access.store)(place.at, 1, frame.slots[program.result_slot(0)], len);
             }
             combiner.push(&place, target, len * access.size);
         }

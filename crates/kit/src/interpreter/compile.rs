@@ -1,7 +1,8 @@
 //! The compiler from steps to instructions: chooses kernels and allocates registers.
 
 use keyfold_core::{DType, Element, Result, Scalar, bf16, f16};
-use keyfold_expr::{Binary, Lowered, Step, StepId, StepOp, Unary, undefined};
+use keyfold_expr::fuse::Stored;
+use keyfold_expr::{Binary, Step, StepId, StepOp, Unary, undefined};
 use smallvec::SmallVec;
 
 use super::access::{Access, Load, raw_load};
@@ -31,6 +32,8 @@ pub(crate) enum Action {
     /// Copies the uniform value with this number to every element of a register, for values that have no
     /// register of their own.
     Fill(Load, u32),
+    /// Copies the elements of the first operand.
+    Copy(Load),
     /// Reads elements of a ranked input at computed indices.
     Gather(Box<Gather>),
 }
@@ -83,8 +86,8 @@ pub(crate) struct CompiledCode {
     pub(crate) registers: usize,
     /// The number of instructions that have a streaming kernel.
     pub(crate) streaming: usize,
-    /// The slot of the result: the output's slot if an instruction writes it.
-    pub(crate) result: Slot,
+    /// The slot of each result: the output's slot if an instruction writes it.
+    pub(crate) results: SmallVec<[Slot; 1]>,
     pub(crate) gathers: bool,
     /// Whether each input is read element by element.
     pub(crate) reads: Vec<bool>,
@@ -146,12 +149,15 @@ pub(super) fn kernel(step: &Step, steps: &[Step]) -> Result<Option<KernelCall>> 
     }))
 }
 
-/// Returns the kernel of the last step if that step rounds to the half that the result is stored as: the
-/// store rounds, so the step needn't.
-fn last_kernel(at: usize, steps: &[Step], result: DType) -> Option<KernelCall> {
+/// Returns the kernel of the last step if that step rounds to the half that the only result is stored
+/// as: the store rounds, so the step needn't.
+fn last_kernel(at: usize, steps: &[Step], results: &[Stored]) -> Option<KernelCall> {
+    let [result] = results else { return None };
     match steps[at].op {
         StepOp::Round(to, a)
-            if at + 1 == steps.len() && to == result && steps[a.index()].dtype == DType::F64 =>
+            if at + 1 == steps.len()
+                && to == result.dtype
+                && steps[a.index()].dtype == DType::F64 =>
         {
             Some((round_before_store(to)?, [a, a, a], 1))
         }
@@ -187,14 +193,17 @@ fn cost(step: &Step, steps: &[Step]) -> f64 {
     }
 }
 
-/// Compiles lowered steps. The slots are, in order: inputs, iota operands, the output, kept values,
+/// Compiles lowered steps. The slots are, in order: inputs, iota operands, the outputs, kept values,
 /// registers.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] for a function that has no kernel for its operands' dtype.
-pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
-    let steps = lowered.steps();
-    let reads = vec![false; lowered.inputs().len()];
+pub(crate) fn compile(
+    steps: &[Step],
+    inputs: &[DType],
+    results: &[Stored],
+) -> Result<CompiledCode> {
+    let reads = vec![false; inputs.len()];
     let mut code = CompiledCode { widest: 1, reads, ..CompiledCode::default() };
     let mut allocation = Allocation {
         slot: vec![UNASSIGNED; steps.len()],
@@ -204,7 +213,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
         first_register: 0,
         registers: 0,
     };
-    let (mut fused, parts) = fuse(steps);
+    let (mut fused, parts) = fuse(steps, results);
     for (at, step) in steps.iter().enumerate() {
         code.widest = code.widest.max(step.dtype.size());
         match &fused[at] {
@@ -218,13 +227,15 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
             StepOp::Coordinate(dim) => Iota::Coordinate(dim),
             _ => continue,
         };
-        allocation.slot[at] = (lowered.inputs().len() + code.iotas.len()) as Slot;
+        allocation.slot[at] = (inputs.len() + code.iotas.len()) as Slot;
         code.iotas.push(iota);
     }
-    let output = (lowered.inputs().len() + code.iotas.len()) as Slot;
-    uniform_steps(steps, (&fused, &parts), &mut code, &mut allocation, output)?;
-    allocation.first_register = output + 1 + code.kept.len() as Slot;
-    let last = steps.len() - 1;
+    let output = (inputs.len() + code.iotas.len()) as Slot;
+    // Results are kept until they are stored.
+    results.iter().for_each(|result| allocation.last_use[result.step.index()] = u32::MAX);
+    let first_kept = output + results.len() as Slot;
+    uniform_steps(steps, (&fused, &parts), results, &mut code, (&mut allocation, first_kept))?;
+    allocation.first_register = first_kept + code.kept.len() as Slot;
     for (at, step) in steps.iter().enumerate() {
         if let StepOp::Input(input) = step.op {
             allocation.slot[at] = input;
@@ -245,7 +256,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
                 Some(fused.kernel)
             }
             None => {
-                let last = last_kernel(at, steps, lowered.result());
+                let last = last_kernel(at, steps, results);
                 match last.map_or_else(|| kernel(step, steps), |last| Ok(Some(last)))? {
                     Some((kernel, list, count)) => {
                         operands.extend_from_slice(&list[..count]);
@@ -266,7 +277,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
             Some((Action::Run(kernel), [slot(0), slot(1), slot(2)]))
         } else if let StepOp::At { input, indices } = &step.op {
             code.gathers = true;
-            let access = Access::new(lowered.inputs()[*input as usize]);
+            let access = Access::new(inputs[*input as usize]);
             let gather = Gather {
                 input: *input,
                 indices: indices.iter().map(|id| allocation.slot[id.index()]).collect(),
@@ -279,7 +290,10 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
         };
         if let Some((action, operands)) = instruction {
             code.cost += cost(step, steps);
-            let dst = if at == last { output } else { allocation.register() };
+            let dst = match results.iter().position(|result| result.step.index() == at) {
+                Some(result) => output + result as Slot,
+                None => allocation.register(),
+            };
             allocation.slot[at] = dst;
             code.instructions.push(Instruction { action, dst, operands, constants });
         }
@@ -298,13 +312,24 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
             }
         }
     }
-    fill(steps, StepId(last as u32), &mut code, &mut allocation);
+    results.iter().for_each(|result| fill(steps, result.step, &mut code, &mut allocation));
     let streaming = |instruction: &&Instruction| match &instruction.action {
         Action::Run(kernel) => kernel.streaming.is_some(),
         _ => false,
     };
     code.streaming = code.instructions.iter().filter(streaming).count();
-    code.result = allocation.slot[last];
+    for (result, stored) in results.iter().enumerate() {
+        let (at, dst) = (stored.step.index(), output + result as Slot);
+        let slot = allocation.slot[at];
+        // Of several results one may be stored over an input that is another result.
+        let is_input = results.len() > 1 && (slot as usize) < inputs.len();
+        if is_input {
+            let action = Action::Copy(raw_load(steps[at].dtype.size()));
+            let operands = [slot, 0, 0];
+            code.instructions.push(Instruction { action, dst, operands, constants: None });
+        }
+        code.results.push(if is_input { dst } else { slot });
+    }
     code.registers = allocation.registers as usize;
     Ok(code)
 }
@@ -314,12 +339,12 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<CompiledCode> {
 fn uniform_steps(
     steps: &[Step],
     (fused, parts): (&[Option<Fused>], &[bool]),
+    results: &[Stored],
     code: &mut CompiledCode,
-    allocation: &mut Allocation,
-    output: Slot,
+    (allocation, first_kept): (&mut Allocation, Slot),
 ) -> Result<()> {
-    let last = steps.len() - 1;
     let mut needed = vec![false; steps.len()];
+    results.iter().for_each(|result| needed[result.step.index()] = true);
     for (at, step) in steps.iter().enumerate() {
         if let Some(fused) = &fused[at] {
             fused.operands.iter().for_each(|id| needed[id.index()] = true);
@@ -328,7 +353,6 @@ fn uniform_steps(
         } else if !step.uniform {
             step.op.operands(|id| needed[id.index()] = true);
         } else {
-            needed[at] |= at == last;
             let value = code.values.len() as u32;
             allocation.value[at] = value;
             code.values.push(match step.op {
@@ -345,7 +369,7 @@ fn uniform_steps(
     }
     for (at, step) in steps.iter().enumerate() {
         if step.uniform && needed[at] && code.kept.len() < MAX_KEPT {
-            allocation.slot[at] = output + 1 + code.kept.len() as Slot;
+            allocation.slot[at] = first_kept + code.kept.len() as Slot;
             code.kept.push((allocation.value[at], raw_load(step.dtype.size())));
         }
     }

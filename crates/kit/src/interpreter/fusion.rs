@@ -8,6 +8,7 @@
 use std::marker::PhantomData;
 
 use keyfold_core::{DType, Scalar};
+use keyfold_expr::fuse::Stored;
 use keyfold_expr::{Binary, Step, StepId, StepOp, Unary};
 use smallvec::{SmallVec, smallvec};
 
@@ -229,8 +230,9 @@ fn scaled_kernel<T: Real>(op: Unary) -> Option<Kernel> {
 }
 
 /// Returns the fused kernel of each step, and whether each step is part of another's kernel.
-pub(crate) fn fuse(steps: &[Step]) -> (Vec<Option<Fused>>, Vec<bool>) {
+pub(crate) fn fuse(steps: &[Step], results: &[Stored]) -> (Vec<Option<Fused>>, Vec<bool>) {
     let mut uses = vec![0; steps.len()];
+    results.iter().for_each(|result| uses[result.step.index()] += 1);
     for step in steps {
         step.op.operands(|id| uses[id.index()] += 1);
     }

@@ -55,7 +55,8 @@ mod value;
 use std::fmt;
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
-use keyfold_expr::{Lowered, Signature, computed};
+use keyfold_expr::fuse::{Fused, Stored};
+use keyfold_expr::{Lowered, Signature, Step, StepId, computed};
 use smallvec::SmallVec;
 
 use access::Access;
@@ -87,7 +88,9 @@ pub enum Fault {
 pub struct Program {
     code: CompiledCode,
     signature: Signature,
-    /// The accesses of the inputs and, last, of the output.
+    /// The dtypes of the results.
+    results: SmallVec<[DType; 1]>,
+    /// The accesses of the inputs and then of the outputs.
     accesses: Vec<Access>,
     block: usize,
 }
@@ -104,25 +107,38 @@ impl Program {
     /// [`ErrorKind::DType`] for a step whose function isn't defined for its operands' dtype;
     /// [`Lowered::new`] makes no such step.
     pub fn new(lowered: &Lowered) -> Result<Program> {
-        let code = compile(lowered)?;
-        let stored = lowered.inputs().iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
+        let step = StepId(lowered.steps().len() as u32 - 1);
+        let result = Stored { step, dtype: lowered.result() };
+        Program::compile(lowered.steps(), lowered.signature(), &[result])
+    }
+
+    /// As [`Program::new`], for a group, which may have several results: the first is that of
+    /// [`Program::result`], and the others have the next slots after [`Program::output`].
+    ///
+    /// # Errors
+    /// As [`Program::new`].
+    pub fn fused(fused: &Fused) -> Result<Program> {
+        Program::compile(fused.steps(), fused.signature(), fused.results())
+    }
+
+    fn compile(steps: &[Step], signature: &Signature, results: &[Stored]) -> Result<Program> {
+        let inputs = signature.inputs();
+        let code = compile(steps, inputs, results)?;
+        let stored = inputs.iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
         let stored = stored.max().unwrap_or(1);
         let widest = code.widest.max(stored).max(if code.gathers { 8 } else { 1 });
-        let registers = lowered.inputs().len() + code.iotas.len() + code.kept.len() + 1;
+        let registers = inputs.len() + code.iotas.len() + code.kept.len() + results.len();
         let bytes = (ALL_REGISTERS_BYTES / (registers + code.registers)).clamp(512, REGISTER_BYTES);
+        let results: SmallVec<[DType; 1]> = results.iter().map(|result| result.dtype).collect();
         Ok(Program {
             block: if bytes / widest > CHUNK {
                 bytes / widest / CHUNK * CHUNK
             } else {
                 bytes / widest
             },
-            signature: lowered.signature().clone(),
-            accesses: lowered
-                .inputs()
-                .iter()
-                .chain([&lowered.result()])
-                .map(|dtype| Access::new(*dtype))
-                .collect(),
+            signature: signature.clone(),
+            accesses: inputs.iter().chain(&results).map(|dtype| Access::new(*dtype)).collect(),
+            results,
             code,
         })
     }
@@ -190,7 +206,13 @@ impl Program {
         self.signature.result()
     }
 
-    /// The accesses of the inputs and, last, of the output.
+    /// The dtypes of all results.
+    #[inline]
+    pub fn results(&self) -> &[DType] {
+        &self.results
+    }
+
+    /// The accesses of the inputs and then of the outputs.
     #[inline]
     pub fn accesses(&self) -> &[Access] {
         &self.accesses
@@ -214,23 +236,24 @@ impl Program {
         self.first_register() + self.code.registers
     }
 
-    /// The slot of the output's pointer.
+    /// The slot of the first output's pointer; those of further outputs follow.
     #[inline]
     pub fn output(&self) -> usize {
         self.inputs().len() + self.code.iotas.len()
     }
 
-    /// The slot that holds the result after a run: the output's, or the slot of an input, iota
-    /// operand or uniform value that is itself the result.
+    /// The slot that holds the result of this number after a run: its output's, or another one if the
+    /// result is an input, an iota operand, a uniform value or an earlier result.
     #[inline]
-    pub fn result_slot(&self) -> usize {
-        self.code.result as usize
+    pub fn result_slot(&self, result: usize) -> usize {
+        self.code.results[result] as usize
     }
 
-    /// Whether an instruction writes the output's slot, in the dtype that the result is stored in.
+    /// Whether an instruction writes the output's slot of this result, in the dtype that it is stored in.
     #[inline]
-    pub fn writes_result(&self) -> bool {
-        self.result_slot() == self.output() && computed(self.result()) == self.result()
+    pub fn writes_result(&self, result: usize) -> bool {
+        self.result_slot(result) == self.output() + result
+            && computed(self.results[result]) == self.results[result]
     }
 
     /// Whether an instruction has a streaming kernel, so that [`Program::run_streaming`] prefetches and
@@ -244,13 +267,16 @@ impl Program {
     /// in, so that [`Program::run_streaming`] can write it by non-temporal stores.
     #[inline]
     pub fn streams_result(&self) -> bool {
-        self.code.streaming == 1 && self.code.instructions.len() == 1 && self.writes_result()
+        self.code.streaming == 1
+            && self.code.instructions.len() == 1
+            && self.results.len() == 1
+            && self.writes_result(0)
     }
 
     /// The first slot of the kept values, which [`Program::fill`] fills; registers follow.
     #[inline]
     pub fn first_kept(&self) -> usize {
-        self.output() + 1
+        self.output() + self.results.len()
     }
 
     fn first_register(&self) -> usize {
@@ -311,7 +337,7 @@ impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program")
             .field("inputs", &self.inputs())
-            .field("result", &self.result())
+            .field("results", &self.results())
             .field("instructions", &self.code.instructions.len())
             .field("registers", &self.code.registers)
             .field("block", &self.block)

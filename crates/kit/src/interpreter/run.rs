@@ -132,6 +132,11 @@ unsafe fn step(instruction: &Instruction, frame: &Frame<'_>, len: usize) -> Resu
             // SAFETY: as above; a value is as large as any element.
             unsafe { load(dst, frame.values[*value as usize].0.as_ptr(), 0, len) };
         }
+        Action::Copy(load) => {
+            let from = slots[instruction.operands[0] as usize];
+            // SAFETY: as above.
+            unsafe { load(dst, from, 1, len) };
+        }
         Action::Gather(gather) => {
             // SAFETY: as above.
             unsafe { gather_block(gather, frame, dst, len)? };

@@ -5,8 +5,9 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use keyfold_backend::primitives::fault;
-use keyfold_backend::{Expressions, Offer, PointwiseKernel, Reason};
+use keyfold_backend::{Expressions, GroupKernel, Offer, PointwiseKernel, Reason};
 use keyfold_core::{Complex, DType, Error, ErrorKind, Result, Scalar, bf16, f16};
+use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_expr::source::{
     self, KernelSource, Layout, Options, Target, emit, ranked_words, shape_words, strides_words,
 };
@@ -121,6 +122,20 @@ impl Expressions for PluginBackend {
         let has_strided = OnceLock::new();
         let compiled = CompiledExpression { backend, lowered, broken, has_strided, programs };
         Offer::Native(Arc::new(compiled))
+    }
+
+    fn prepare_group(&self, _: &Fused) -> Offer<Arc<dyn GroupKernel>> {
+        Offer::No("its programs have one result each".into())
+    }
+
+    /// The parameters of a strided kernel have sizes and strides of 8 dimensions for each input, and a
+    /// device of OpenCL may take no more than 1024 bytes of them.
+    fn limits(&self) -> Limits {
+        let one = Limits { results: 1, ..Limits::default() };
+        match self.target() {
+            Target::CudaC => one,
+            Target::OpenClC => Limits { inputs: 7, params: 8, ..one },
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod cases;
+mod fused;
 mod naive;
 mod non_temporal;
 mod random;

@@ -10,7 +10,7 @@ use super::samples;
 
 /// The memory layout of an operand.
 #[derive(Clone, Debug)]
-struct Layout {
+pub(super) struct Layout {
     /// Sort keys: sorted, they give the order of the dimensions in memory.
     order: [u8; 6],
     /// The distance between neighbours along each dimension, in elements.
@@ -22,7 +22,7 @@ struct Layout {
     missing: usize,
 }
 
-fn layout() -> impl Strategy<Value = Layout> {
+pub(super) fn layout() -> impl Strategy<Value = Layout> {
     let rarely = || prop::array::uniform6(prop::bool::weighted(0.2));
     let contiguous = Just(Layout {
         order: [0, 1, 2, 3, 4, 5],
@@ -44,7 +44,13 @@ fn layout() -> impl Strategy<Value = Layout> {
 }
 
 /// A view with that layout, in memory of its own.
-fn view(layout: &Layout, shape: &[usize], dtype: DType, seed: u64, broadcast: bool) -> Tensor {
+pub(super) fn view(
+    layout: &Layout,
+    shape: &[usize],
+    dtype: DType,
+    seed: u64,
+    broadcast: bool,
+) -> Tensor {
     let skip = if broadcast { layout.missing.min(shape.len()) } else { 0 };
     let mut sizes = shape[skip..].to_vec();
     for (size, once) in sizes.iter_mut().zip(layout.once) {
