@@ -124,6 +124,15 @@ fn binary_functions() {
 }
 
 #[test]
+fn chains_whose_members_are_rounded() {
+    let count = check("chains", CUDA, &lists::chains(), |case| match case.inputs[0].1 {
+        DType::C64 | DType::C128 => 32.0,
+        _ => 0.0,
+    });
+    assert!(count > 180, "{count}");
+}
+
+#[test]
 fn conversions_between_all_dtypes() {
     let count = check("casts", CUDA, &lists::casts(), |_| 0.0);
     assert!(count > 350, "{count}");

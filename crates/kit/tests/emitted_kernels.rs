@@ -102,8 +102,14 @@ fn allowed(case: &Case) -> f64 {
 
 #[test]
 fn emitted_kernels_agree_with_the_evaluator() {
-    let lists =
-        [lists::unary(), lists::binary(), lists::casts(), lists::index_cases(), lists::extremes()];
+    let lists = [
+        lists::unary(),
+        lists::binary(),
+        lists::casts(),
+        lists::index_cases(),
+        lists::extremes(),
+        lists::chains(),
+    ];
     let ready: Vec<Ready> = lists
         .into_iter()
         .flatten()

@@ -42,7 +42,7 @@ fn run<A: Element, R: Element>(text: &str, operands: &[&[A]]) -> Vec<R> {
             *slot = operand[at..].as_ptr().cast_mut().cast();
         }
         let target = results[at..].as_mut_ptr().cast();
-        let direct = program.writes_result();
+        let direct = program.writes_result(0);
         slots[output] = if direct { target } else { computed.as_mut_ptr().cast() };
         let frame = Frame {
             slots: &mut slots,

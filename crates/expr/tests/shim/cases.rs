@@ -1,6 +1,9 @@
 //! A test case: an expression with inputs in some layout, its run, and the errors of its results.
 
+use std::sync::Arc;
+
 use keyfold_core::{DType, DTypeKind, Scalar, bf16, f16};
+use keyfold_expr::fuse::{Fusion, Group, GroupInput, Limits, Member, Source};
 use keyfold_expr::source::{self, Layout, Options, Target};
 use keyfold_expr::{Expr, Lowered, Names};
 
@@ -194,8 +197,39 @@ pub(crate) struct Ready {
     inputs: Vec<OperandMemory>,
 }
 
+/// Lowers a chain: expressions between `|>`, in which `v` is the result of the one before. The first
+/// one reads all inputs.
+fn lower_chain(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
+    let mut members: Vec<Member> = Vec::new();
+    for text in case.text.split(" |> ") {
+        let mut names = Names::new();
+        let mut sources = Vec::new();
+        let inputs = case.inputs.iter().enumerate().map(|(at, input)| (input.0, Some(at as u32)));
+        for (name, input) in inputs.chain([("v", None)]) {
+            if text.contains(name) {
+                names = names.input(name);
+                sources.push(match input {
+                    Some(input) => Source::Input(input),
+                    None => Source::Member(members.len() as u32 - 1),
+                });
+            }
+        }
+        members.push(Member::new(Arc::new(Expr::parse_with(text, &names)?), &sources));
+    }
+    let inputs = case.inputs.iter().map(|input| GroupInput { dtype: input.1, rank: None });
+    let (expr, last) = (members[0].expr.as_ref().clone(), members.len() as u32 - 1);
+    let group = Group { inputs: inputs.collect(), params: vec![], members, results: vec![last] };
+    match group.fuse(&Limits::default())? {
+        Fusion::Program(fused) => Ok((expr, fused.program(0))),
+        cut => panic!("{cut:?}: {case:?}"),
+    }
+}
+
 /// Lowers a case, or returns its refusal.
 pub(crate) fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
+    if case.text.contains("|>") {
+        return lower_chain(case);
+    }
     let mut names = Names::new();
     for (name, _) in &case.inputs {
         names = names.tensor(*name);

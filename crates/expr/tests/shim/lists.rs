@@ -198,6 +198,30 @@ pub(crate) fn index_cases() -> Vec<Case> {
     cases
 }
 
+/// Returns chains of operations with correctly rounded results, each rounded to its dtype.
+pub(crate) fn chains() -> Vec<Case> {
+    let texts = [
+        "x + y |> v + x |> v - y",
+        "x * y |> v + y |> v * x",
+        "x + y |> x - v |> where(v > y, v, x)",
+        "x * y |> maximum(v, y) |> v * y |> v + x",
+        "x / y |> v * y |> v + x |> v * x",
+        "x - y |> float32(v) |> v * x",
+        "x + y |> float16(v) |> v * x |> bfloat16(v) |> v + y",
+        "x * y |> sqrt(v) |> v * v |> v + y",
+        "x > y |> where(v, x, y) |> v + x",
+    ];
+    let mut cases = Vec::new();
+    for (at, text) in texts.into_iter().enumerate() {
+        for (number, dtype) in DType::ALL.into_iter().enumerate() {
+            for layout in [LAYOUTS[(at + number) % 5], LAYOUTS[(at + number + 1) % 5]] {
+                cases.push(case("chain", text, &[("x", dtype), ("y", dtype)], layout));
+            }
+        }
+    }
+    cases
+}
+
 /// Functions of complex numbers whose formulas could overflow, underflow or cancel.
 pub(crate) fn extremes() -> Vec<Case> {
     let mut cases = Vec::new();
