@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_expr::Lowered;
 use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_tensor::Tensor;
@@ -80,10 +80,15 @@ pub fn prepare(
 /// Returns the kernel of a group on a backend. A group with one result is that result's expression,
 /// which [`prepare`] takes, too; several results need a backend that computes them in one pass.
 pub fn prepare_group(backend: &Arc<dyn GpuBackend>, fused: &Fused) -> Offer<Arc<dyn GroupKernel>> {
-    if fused.results().len() == 1 {
-        return prepare(backend, &fused.program(0)).map(|kernel| Arc::new(OneResult(kernel)) as _);
-    }
     match backend.pointwise() {
+        // Whether functions of complex64 are computed in float64 depends on all primitives of an
+        // expression, so one member could change another one's digits.
+        Some(Pointwise::Primitives(_)) if fused.steps().iter().any(|s| s.dtype == DType::C64) => {
+            Offer::No("its primitives compute complex64 for each expression alone".into())
+        }
+        Some(_) if fused.results().len() == 1 => {
+            prepare(backend, &fused.program(0)).map(|kernel| Arc::new(OneResult(kernel)) as _)
+        }
         Some(Pointwise::Expressions(expressions)) => expressions.prepare_group(fused),
         Some(Pointwise::Primitives(_)) => {
             Offer::No("it runs primitives, of one result each".into())

@@ -7,6 +7,7 @@ mod compare;
 mod device;
 mod expressions;
 mod functions;
+mod groups;
 mod offers;
 mod samples;
 

@@ -297,6 +297,26 @@ fn an_input_that_is_a_result_survives_a_result_that_replaces_it() {
 }
 
 #[test]
+fn a_number_that_is_a_result_is_kept_until_it_is_stored() {
+    // More numbers than have registers of their own; the tenth is a result, and read before the end.
+    let mut members = vec![member("x + 0.125", &[Source::Input(0)])];
+    for at in 1..9_u32 {
+        members.push(member(&format!("x * {at}.25"), &[Source::Member(at - 1)]));
+    }
+    members.push(member("7.5", &[]));
+    members.push(member("x * y", &[Source::Member(8), Source::Member(9)]));
+    for at in 10..14 {
+        members.push(member("exp(x)", &[Source::Member(at)]));
+    }
+    let compiled = Program::fused(&program(&group(&[DType::F64], members, &[9, 14]))).unwrap();
+    let of = || Tensor::zeros(&[100], DType::F64, Device::CPU).unwrap();
+    let (number, last) = (of(), of());
+    // SAFETY: the test alone uses the memory.
+    unsafe { evaluate_all(&compiled, &[&of()], &[], &[&number, &last]).unwrap() };
+    assert_eq!(number.to_vec::<f64>().unwrap(), [7.5; 100]);
+}
+
+#[test]
 fn wrong_outputs_are_refused() {
     let x = [Source::Input(0)];
     let members = vec![member("x + 1.0", &x), member("x > 0.0", &x)];
