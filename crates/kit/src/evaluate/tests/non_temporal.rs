@@ -63,21 +63,25 @@ fn rows_of_any_length_and_offset_are_written_completely_and_nothing_else() {
 
 #[test]
 fn rows_of_any_dtype_are_written_completely_and_nothing_else() {
-    for dtype in [DType::F16, DType::F64, DType::I8, DType::I32, DType::C64, DType::C128] {
-        for inner in [257, 1000, 1300] {
-            check("x + y", dtype, inner, 0, 1);
-            check("(x + y) * y - x", dtype, inner, 3, 1);
+    on_all_levels(|| {
+        for dtype in [DType::F16, DType::F64, DType::I8, DType::I32, DType::C64, DType::C128] {
+            for inner in [257, 1000, 1300] {
+                check("x + y", dtype, inner, 0, 1);
+                check("(x + y) * y - x", dtype, inner, 3, 1);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn a_run_of_any_length_and_offset_is_written_completely_and_nothing_else() {
-    for (inner, offset) in
-        [(NON_TEMPORAL_BYTES, 0), (NON_TEMPORAL_BYTES + 1, 1), (NON_TEMPORAL_BYTES + 77, 5)]
-    {
-        for text in ["x", "exp(x) + x", "x * x - x"] {
-            check(text, DType::F32, inner, 0, offset);
+    on_all_levels(|| {
+        for (inner, offset) in
+            [(NON_TEMPORAL_BYTES, 0), (NON_TEMPORAL_BYTES + 1, 1), (NON_TEMPORAL_BYTES + 77, 5)]
+        {
+            for text in ["x", "exp(x) + x", "x * x - x"] {
+                check(text, DType::F32, inner, 0, offset);
+            }
         }
-    }
+    });
 }
