@@ -62,15 +62,15 @@ fn by_hand(operations: &[&str; 4], length: usize) -> Lowered {
     Lowered::new(&expr, &[DType::F32; 2], &[], None).expect("the chain is defined")
 }
 
-/// Runs the subjects alternately, beginning with another one in each round, since the one before leaves
-/// its data in the caches; returns the lower quartile of each one's times.
+/// Runs the subjects alternately, forwards and backwards, since the one before leaves its data in the
+/// caches; returns the lower quartile of each one's times.
 fn measure(rounds: usize, subjects: &mut [&mut dyn FnMut()]) -> Vec<Duration> {
     let mut times = vec![Vec::with_capacity(rounds); subjects.len()];
     subjects.iter_mut().for_each(|subject| subject());
     let count = subjects.len();
     for round in 0..rounds {
         for turn in 0..count {
-            let at = (round + turn) % count;
+            let at = if round % 2 == 0 { turn } else { count - 1 - turn };
             let start = Instant::now();
             subjects[at]();
             times[at].push(start.elapsed());
