@@ -2,10 +2,10 @@
 
     python benches/bench_compile.py [CHECKOUT...] [--rounds N] [--least SECONDS]
 
-Each checkout (this one by default) is built in a temporary folder, of sources that cargo has loaded
-before; several take turns, and the least time of each crate counts. cargo runs every compiler through
-this file, which notes the processor time of it and of its linker. Time on the clock is that of a
-machine that does nothing else; processor time depends little on other work.
+Each checkout (this one by default) is built in a temporary folder, of sources that cargo has
+loaded before; several take turns, and the least time of each crate counts. cargo runs each
+compiler through this file, which notes the processor time of it and of its linker. Other work on
+the machine raises processor time as well, by a half where it keeps all cores busy: take the ratios.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def compile_one(command: list[str]) -> int:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         name = command[command.index("--crate-name") + 1]
         path = next((each for each in command if each.endswith(".rs")), "")
-        # Build scripts and second versions of a crate count with the first.
-        package = Path(path).parts[-3] if name.startswith("build_script") else name
+        package = Path(path).parent.name if name.startswith("build_script") else name
         note = json.dumps([package, used.ru_utime + used.ru_stime])
         with open(os.environ[NOTES], "a") as notes:
             notes.write(note + "\n")
@@ -42,7 +41,8 @@ def build(checkout: Path) -> tuple[dict[str, float], float, float]:
     """Processor seconds by crate, all of the build's, and seconds on the clock."""
     with tempfile.TemporaryDirectory() as folder:
         notes, wrapper = Path(folder, "notes"), Path(folder, "wrapper")
-        wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{os.path.abspath(__file__)}" "$@"\n')
+        this = os.path.abspath(__file__)
+        wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{this}" "$@"\n')
         wrapper.chmod(0o700)
         env = {
             **os.environ,

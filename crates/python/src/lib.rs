@@ -92,7 +92,7 @@ mod _core {
 
 fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    marshal::init(py);
+    marshal::init(py)?;
     call::init(py);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     marshal::dtype::add_dtypes(module)?;

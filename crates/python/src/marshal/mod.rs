@@ -15,9 +15,10 @@ pub(crate) mod tensor;
 pub(crate) mod values;
 
 /// Called once, at import.
-pub(crate) fn init(py: pyo3::Python<'_>) {
+pub(crate) fn init(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
     forced_unwind::init();
     tensor::init(py);
-    arrays::numpy_array::init(py);
+    arrays::numpy_array::init(py)?;
     keys::init(py);
+    Ok(())
 }

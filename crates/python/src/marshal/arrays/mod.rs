@@ -10,6 +10,7 @@ pub(crate) mod classes;
 pub(crate) mod dlpack;
 mod jax;
 mod library;
+mod numpy_api;
 pub(crate) mod numpy_array;
 pub(crate) mod owners;
 mod protocol;

@@ -8,61 +8,39 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_tensor::{ExternalOps, Tensor};
-use numpy::npyffi::{self, NPY_TYPES, PY_ARRAY_API, PyArrayObject};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
+use crate::marshal::arrays::numpy_api::{self, Array, api};
 use crate::marshal::arrays::owners;
 use crate::marshal::attach::reattach;
 use crate::marshal::errors::{IntoPyResult, error, from_pyerr};
 use crate::marshal::tensor::{PyTensor, wrap};
 
-/// NumPy's number of a dtype's kind as our dtype.
-const fn dtype_of_number(number: c_int) -> Option<DType> {
-    use NPY_TYPES as N;
-    let long_is_64 = size_of::<c_long>() == 8;
-    Some(match number {
-        n if n == N::NPY_BOOL as c_int => DType::Bool,
-        n if n == N::NPY_BYTE as c_int => DType::I8,
-        n if n == N::NPY_UBYTE as c_int => DType::U8,
-        n if n == N::NPY_SHORT as c_int => DType::I16,
-        n if n == N::NPY_USHORT as c_int => DType::U16,
-        n if n == N::NPY_INT as c_int => DType::I32,
-        n if n == N::NPY_UINT as c_int => DType::U32,
-        n if n == N::NPY_LONG as c_int => {
-            if long_is_64 {
-                DType::I64
-            } else {
-                DType::I32
-            }
-        }
-        n if n == N::NPY_ULONG as c_int => {
-            if long_is_64 {
-                DType::U64
-            } else {
-                DType::U32
-            }
-        }
-        n if n == N::NPY_LONGLONG as c_int => DType::I64,
-        n if n == N::NPY_ULONGLONG as c_int => DType::U64,
-        n if n == N::NPY_FLOAT as c_int => DType::F32,
-        n if n == N::NPY_DOUBLE as c_int => DType::F64,
-        n if n == N::NPY_CFLOAT as c_int => DType::C64,
-        n if n == N::NPY_CDOUBLE as c_int => DType::C128,
-        n if n == N::NPY_HALF as c_int => DType::F16,
-        _ => return None,
-    })
-}
-
-/// The same as a table, for the call path.
+/// Our dtypes by NumPy's numbers (`NPY_TYPES`).
 static DTYPES: [Option<DType>; 24] = {
+    let (long, ulong) = match size_of::<c_long>() {
+        8 => (DType::I64, DType::U64),
+        _ => (DType::I32, DType::U32),
+    };
     let mut table = [None; 24];
-    let mut number = 0;
-    while number < 24 {
-        table[number as usize] = dtype_of_number(number);
-        number += 1;
-    }
+    table[0] = Some(DType::Bool);
+    table[1] = Some(DType::I8);
+    table[numpy_api::UBYTE as usize] = Some(DType::U8);
+    table[3] = Some(DType::I16);
+    table[4] = Some(DType::U16);
+    table[5] = Some(DType::I32);
+    table[6] = Some(DType::U32);
+    table[7] = Some(long);
+    table[8] = Some(ulong);
+    table[9] = Some(DType::I64);
+    table[10] = Some(DType::U64);
+    table[11] = Some(DType::F32);
+    table[12] = Some(DType::F64);
+    table[14] = Some(DType::C64);
+    table[15] = Some(DType::C128);
+    table[23] = Some(DType::F16);
     table
 };
 
@@ -81,9 +59,9 @@ pub(crate) fn has(dtype: DType) -> bool {
 /// # Safety
 /// `array` is a live `numpy.ndarray` (or of a subclass), and the GIL is held while they are used.
 #[inline(always)]
-unsafe fn fields<'a>(array: *mut ffi::PyObject) -> &'a npyffi::objects::PyArrayObject_fields {
+unsafe fn fields<'a>(array: *mut ffi::PyObject) -> &'a Array {
     // SAFETY: every ndarray starts with this struct; NumPy promises its layout to extensions.
-    unsafe { &(*array.cast::<PyArrayObject>()).fields }
+    unsafe { &*array.cast::<Array>() }
 }
 
 /// The array's dtype, if it is one of ours in native byte order.
@@ -93,12 +71,12 @@ unsafe fn fields<'a>(array: *mut ffi::PyObject) -> &'a npyffi::objects::PyArrayO
 #[inline(always)]
 unsafe fn dtype_of(array: *mut ffi::PyObject) -> Option<DType> {
     // SAFETY: as for the caller; the descriptor is never null.
-    let descriptor = unsafe { &(*fields(array).descr).fields };
+    let descriptor = unsafe { &*fields(array).descriptor };
     let swapped = if cfg!(target_endian = "little") { b'>' } else { b'<' };
-    if descriptor.byteorder as u8 == swapped {
+    if descriptor.byte_order as u8 == swapped {
         return None;
     }
-    *DTYPES.get(descriptor.type_num as usize)?
+    *DTYPES.get(descriptor.number as usize)?
 }
 
 /// Whether an array is one that operators take: its dtype, and whether it is 0-dim.
@@ -164,7 +142,7 @@ pub(crate) unsafe fn write_view(
     // SAFETY: as for the caller.
     let (fields, dtype) = unsafe { (fields(array), dtype_of(array)) };
     let Some(dtype) = dtype else { return Err(refuse(array)) };
-    let read_only = fields.flags & npyffi::flags::NPY_ARRAY_WRITEABLE == 0;
+    let read_only = fields.flags & numpy_api::WRITEABLE == 0;
     // SAFETY: the array owns or keeps the memory that its shape and strides reach, initialised
     // as NumPy has it, for as long as it lives; the caller keeps it alive while the view lives,
     // and clones retain it.
@@ -198,10 +176,9 @@ pub(crate) unsafe fn memory_owner(array: *mut ffi::PyObject) -> *mut ffi::PyObje
     let mut owner = array;
     // SAFETY: an array keeps its base, so that each is alive; others than arrays end the chain.
     unsafe {
-        let py = Python::assume_attached();
         loop {
             let base = fields(owner).base;
-            if base.is_null() || npyffi::PyArray_Check(py, base) == 0 {
+            if base.is_null() || ffi::PyObject_TypeCheck(base, array_type()) == 0 {
                 return owner;
             }
             owner = base;
@@ -288,16 +265,16 @@ pub(crate) fn from_tensor(object: Bound<'_, PyTensor>) -> PyResult<Bound<'_, PyA
         return Err(error(py, ErrorKind::DType, message));
     };
     let itemsize = dtype.size() as isize;
-    type Numbers = SmallVec<[npyffi::npy_intp; 8]>;
-    let mut sizes: Numbers = tensor.shape().iter().map(|n| *n as npyffi::npy_intp).collect();
-    let mut strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
+    type Numbers = SmallVec<[isize; 8]>;
+    let sizes: Numbers = tensor.shape().iter().map(|n| *n as isize).collect();
+    let strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
     if tensor.moves() {
         // Here and not by NumPy, which lets other threads run, and move the memory, while it copies.
         return into_numpy(py, copy_in_order(tensor).py(py)?);
     }
     let data = tensor.exchange_ptr().py(py)?;
     // SAFETY: shape and strides stay inside the tensor's memory by its invariant.
-    unsafe { new_array(object, data, number, &mut sizes, &mut strides) }
+    unsafe { new_array(object, data, number, &sizes, &strides) }
 }
 
 /// A copy whose dimensions lie in memory in the order of the tensor's own.
@@ -320,33 +297,26 @@ unsafe fn new_array<'py>(
     object: Bound<'py, PyTensor>,
     data: *mut u8,
     number: c_int,
-    sizes: &mut [npyffi::npy_intp],
-    strides: &mut [npyffi::npy_intp],
+    sizes: &[isize],
+    strides: &[isize],
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     // NumPy would allocate memory where there is no address, for an array without elements.
     let data = if data.is_null() { NonNull::<u128>::dangling().as_ptr().cast() } else { data };
-    let flags =
-        if object.get().tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
+    let flags = if object.get().tensor.is_writable() { numpy_api::WRITEABLE } else { 0 };
+    let api = api(py)?;
     // SAFETY: NumPy's C API as documented: the new array borrows `data`, which the tensor, set as
-    // its base below, keeps alive; the caller vouches for its extent. The descriptor's reference
-    // is stolen by NewFromDescr, the tensor's by SetBaseObject.
+    // its base below, keeps alive; the caller vouches for its extent. Both references that are taken
+    // are given up here.
     unsafe {
-        let api = &PY_ARRAY_API;
-        let descriptor = api.PyArray_DescrFromType(py, number);
-        let array = api.PyArray_NewFromDescr(
-            py,
-            array_type(py),
-            descriptor,
-            sizes.len() as c_int,
-            sizes.as_mut_ptr(),
-            strides.as_mut_ptr(),
-            data.cast(),
-            flags,
-            std::ptr::null_mut(),
-        );
+        let descriptor = (api.descr_from_type)(number);
+        let nd = sizes.len() as c_int;
+        let (sizes, strides, data) = (sizes.as_ptr(), strides.as_ptr(), data.cast());
+        let class = api.array_type;
+        let array =
+            (api.new_from_descr)(class, descriptor, nd, sizes, strides, data, flags, null_mut());
         let array = Bound::from_owned_ptr_or_err(py, array)?;
-        if api.PyArray_SetBaseObject(py, array.as_ptr().cast(), object.into_ptr()) < 0 {
+        if (api.set_base_object)(array.as_ptr(), object.into_ptr()) < 0 {
             return Err(PyErr::fetch(py));
         }
         Ok(array)
@@ -358,10 +328,9 @@ unsafe fn new_array<'py>(
 pub(crate) fn bytes_of<'py>(object: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
     let tensor = &object.get().tensor;
     let data = tensor.exchange_ptr().py(object.py())?;
-    let (mut sizes, mut strides) = ([tensor.nbytes() as npyffi::npy_intp], [1]);
-    let number = NPY_TYPES::NPY_UBYTE as c_int;
+    let sizes = [tensor.nbytes() as isize];
     // SAFETY: a contiguous tensor has that many bytes from its first element on.
-    unsafe { new_array(object.clone(), data, number, &mut sizes, &mut strides) }
+    unsafe { new_array(object.clone(), data, numpy_api::UBYTE, &sizes, &[1]) }
 }
 
 /// The bytes of an array as a tensor of another dtype, which keeps the array.
@@ -393,15 +362,20 @@ pub(crate) fn reinterpret(bytes: &Bound<'_, PyAny>, dtype: DType, shape: Shape) 
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
-/// Notes the type object that the call path compares with. Called once, at import.
-pub(crate) fn init(py: Python<'_>) {
-    TYPE.store(array_type(py), Ordering::Release);
+/// Loads NumPy's API, and notes the type object that the call path compares with. Called once, at
+/// import.
+///
+/// # Errors
+/// There is no NumPy, or not one of version 2.
+pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
+    TYPE.store(api(py)?.array_type, Ordering::Release);
+    Ok(())
 }
 
 /// Whether a class is exactly `numpy.ndarray`.
 #[inline(always)]
 pub(crate) fn is_class(class: *mut ffi::PyTypeObject) -> bool {
-    class == TYPE.load(Ordering::Relaxed)
+    class == array_type()
 }
 
 /// Whether the object is exactly a `numpy.ndarray`.
@@ -417,13 +391,13 @@ pub(crate) unsafe fn is_ndarray(object: *mut ffi::PyObject) -> bool {
 /// Whether the object is a `numpy.ndarray`, of a subclass included.
 pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> bool {
     // SAFETY: a type check of a live object under the GIL.
-    unsafe { npyffi::PyArray_Check(object.py(), object.as_ptr()) != 0 }
+    unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), array_type()) != 0 }
 }
 
 /// The type object of `numpy.ndarray`.
-pub(crate) fn array_type(py: Python<'_>) -> *mut ffi::PyTypeObject {
-    // SAFETY: the API table is NumPy's own, loaded on first use.
-    unsafe { npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type) }
+#[inline(always)]
+fn array_type() -> *mut ffi::PyTypeObject {
+    TYPE.load(Ordering::Relaxed)
 }
 
 /// A NumPy scalar, or anything else that `numpy.asarray` takes, as an array.
