@@ -283,7 +283,7 @@ impl Prepared {
         if !fits || !dims_fit || !strides_fit() {
             return Err(self.unfit(index, role, spec, tensor));
         }
-        if role.alignment > 1 && tensor.address() % role.alignment != 0 {
+        if role.alignment > 1 && !tensor.address().is_multiple_of(role.alignment) {
             return Err(self.misaligned(index, role, tensor));
         }
         if role.is_output {

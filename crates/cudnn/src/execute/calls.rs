@@ -163,7 +163,7 @@ impl Calls {
         let mut numbers = vec![Scalar::Float(with)];
         let (mut header, mut lines) = (format!("x[{rank}]; v"), String::new());
         let (mut inside, mut place) = (Vec::new(), Vec::new());
-        for axis in 0..rank {
+        for (axis, &size) in shape.iter().enumerate() {
             let from_last = rank - 1 - axis;
             let Some(space) = axis.checked_sub(2) else {
                 place.push(format!("index({from_last})"));
@@ -173,7 +173,7 @@ impl Calls {
             let _ = write!(lines, "i{axis} = index({from_last}) - p{axis}; ");
             inside.push(format!("i{axis} >= 0 and i{axis} < n{axis}"));
             place.push(format!("clamp(i{axis}, 0, n{axis} - 1)"));
-            numbers.extend([Scalar::Int(pre[space]), Scalar::Int(shape[axis])]);
+            numbers.extend([Scalar::Int(pre[space]), Scalar::Int(size)]);
         }
         let shape = padded(&shape, pre, post)?;
         let (inside, place) = (inside.join(" and "), place.join(", "));

@@ -199,7 +199,7 @@ fn index_in_plane(windows: &Windows, draft: &mut Draft<'_>, index: &Operand) -> 
     draft.compute = match most {
         // Float32 has all integers up to 2^24, float64 up to 2^53.
         ..=0x100_0000 => DataType::F32,
-        ..=0x20_0000_0000_0000 => DataType::F64,
+        0x100_0001..=0x20_0000_0000_0000 => DataType::F64,
         _ => {
             return Err(refused(format!(
                 "the index of a maximum among {most} elements isn't exact in float64, which cuDNN's graphs \
