@@ -14,6 +14,7 @@ arrays you already have:
   Python array API standard
 - linear algebra: `linalg`, by the standard's names
 - shorter numbers: `autocast`, `register_autocast`
+- deferred calls: `pipeline`, `flush`
 - shapes and dtypes without data: `register_fake`, `infer_meta`
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `jvp`, `jacfwd`, `jacrev`, `hessian`,
   `no_grad`, `checkpoint`, `register_autograd`, `register_jvp`
@@ -85,6 +86,7 @@ from keyfold._core import (
     float16,
     float32,
     float64,
+    flush,
     from_dlpack,
     from_numpy,
     get_num_threads,
@@ -179,6 +181,7 @@ from keyfold._layers._autocast import (
     register_autocast,
 )
 from keyfold._layers._fake import infer_meta, register_fake
+from keyfold._layers._pipeline import PipelineFailure, PipelinePlan, pipeline
 from keyfold._layers._profiler import ProfileTable, profile, profile_range
 from keyfold._layers._vmap import register_vmap, vmap
 from keyfold._opcheck import OpCheckReport, opcheck
@@ -242,29 +245,29 @@ __all__ = [
     "KernelLoadError", "KernelPackage", "KernelPanic", "KernelReturnError", "KeyGuard", "Library",
     "LibraryLoadError", "MissingKernel", "NativeKernel", "NotSupported", "OpCheckError",
     "OpCheckReport", "Operator", "OperatorFunction", "OperatorPacket", "OperatorRemoved",
-    "OperatorTable", "OutOfMemory", "PipelineError", "Plugin", "ProfileTable", "ReadOnlyError",
-    "RedispatchRecursion", "RegistrationError", "Schema", "SchemaArgument", "SchemaError",
-    "SchemaReturn", "ShapeError", "TableEntry", "TangentHandle", "Tensor", "TraceError",
-    "UnknownKey", "UnknownOperator", "VmapInfo", "__version__", "allow_fallback", "arange",
-    "array_split", "asarray", "astype", "autocast", "autocast_dtype", "backends", "bfloat16",
-    "bool", "broadcast_arrays", "broadcast_shapes", "broadcast_to", "call_direct", "checkpoint",
-    "chunk", "clip", "complex64", "complex128", "concat", "conformance", "conv1d", "conv2d",
-    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cumulative_prod",
-    "cumulative_sum", "custom_op", "define", "elementwise", "embedding", "empty", "empty_like",
-    "exclude_keys", "explain", "fallback", "fallbacks", "fallthrough", "flip", "float16", "float32",
-    "float64", "from_dlpack", "from_numpy", "full", "full_like", "gelu", "get_include",
-    "get_kernel", "get_num_threads", "get_op", "get_rng_state", "grad", "gradcheck",
-    "gradgradcheck", "hessian", "impl", "include_keys", "infer_meta", "infer_schema", "int8",
-    "int16", "int32", "int64", "is_autocast_enabled", "is_grad_enabled", "jacfwd", "jacrev", "jvp",
-    "linalg", "load_kernels", "load_plugin", "logical_and", "logical_or", "logical_xor",
-    "manual_seed", "matrix_transpose", "memory_stats", "moveaxis", "no_grad", "ones", "ones_like",
-    "opcheck", "ops", "optim", "outer", "profile", "profile_range", "rand", "randn", "random",
-    "redispatch", "register_array_type", "register_autocast", "register_autograd",
-    "register_backend", "register_fake", "register_jvp", "register_key", "register_vmap", "reshape",
-    "roll", "set_cache_limit", "set_num_threads", "set_rng_state", "slice_read", "slice_write",
-    "split", "square", "squeeze", "synchronize", "take", "tensordot", "tile", "trace",
-    "trim_memory", "uint8", "uint16", "uint32", "uint64", "unstack", "value_and_grad", "vecdot",
-    "vmap", "zeros", "zeros_like",
+    "OperatorTable", "OutOfMemory", "PipelineError", "PipelineFailure", "PipelinePlan", "Plugin",
+    "ProfileTable", "ReadOnlyError", "RedispatchRecursion", "RegistrationError", "Schema",
+    "SchemaArgument", "SchemaError", "SchemaReturn", "ShapeError", "TableEntry", "TangentHandle",
+    "Tensor", "TraceError", "UnknownKey", "UnknownOperator", "VmapInfo", "__version__",
+    "allow_fallback", "arange", "array_split", "asarray", "astype", "autocast", "autocast_dtype",
+    "backends", "bfloat16", "bool", "broadcast_arrays", "broadcast_shapes", "broadcast_to",
+    "call_direct", "checkpoint", "chunk", "clip", "complex64", "complex128", "concat",
+    "conformance", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "cumulative_prod", "cumulative_sum", "custom_op", "define", "elementwise",
+    "embedding", "empty", "empty_like", "exclude_keys", "explain", "fallback", "fallbacks",
+    "fallthrough", "flip", "float16", "float32", "float64", "flush", "from_dlpack", "from_numpy",
+    "full", "full_like", "gelu", "get_include", "get_kernel", "get_num_threads", "get_op",
+    "get_rng_state", "grad", "gradcheck", "gradgradcheck", "hessian", "impl", "include_keys",
+    "infer_meta", "infer_schema", "int8", "int16", "int32", "int64", "is_autocast_enabled",
+    "is_grad_enabled", "jacfwd", "jacrev", "jvp", "linalg", "load_kernels", "load_plugin",
+    "logical_and", "logical_or", "logical_xor", "manual_seed", "matrix_transpose", "memory_stats",
+    "moveaxis", "no_grad", "ones", "ones_like", "opcheck", "ops", "optim", "outer", "pipeline",
+    "profile", "profile_range", "rand", "randn", "random", "redispatch", "register_array_type",
+    "register_autocast", "register_autograd", "register_backend", "register_fake", "register_jvp",
+    "register_key", "register_vmap", "reshape", "roll", "set_cache_limit", "set_num_threads",
+    "set_rng_state", "slice_read", "slice_write", "split", "square", "squeeze", "synchronize",
+    "take", "tensordot", "tile", "trace", "trim_memory", "uint8", "uint16", "uint32", "uint64",
+    "unstack", "value_and_grad", "vecdot", "vmap", "zeros", "zeros_like",
 ]
 # fmt: on
 __all__ += _operators.__all__

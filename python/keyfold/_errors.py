@@ -172,7 +172,7 @@ class OpCheckError(Error, AssertionError):
 
 
 class PipelineError(Error, RuntimeError):
-    """A deferred operation failed, or can't be deferred. For the Pipeline key's layer to raise."""
+    """Deferred work that can't be recorded, or that was given up before it ran."""
 
 
 class CudnnError(Error, RuntimeError):
@@ -206,4 +206,5 @@ BY_KIND: dict[str, type[Exception]] = {
     "Gradient": GradientError,
     "Expression": ExpressionError,
     "Trace": TraceError,
+    "Pipeline": PipelineError,
 }

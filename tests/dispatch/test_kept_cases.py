@@ -10,6 +10,7 @@ BUILTIN = [
     "CPU",
     "CUDA",
     "Meta",
+    "Deferred",
     "Sparse",
     "Quantized",
     "Nested",

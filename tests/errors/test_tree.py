@@ -67,6 +67,11 @@ def mask_on_meta():
     kf.ops.aten.index(meta, [kf.ops.aten.eq(meta, 0)])
 
 
+def without_a_pipeline():
+    with kf.include_keys("Pipeline"):
+        kf.ops.aten.neg(np.ones(1))
+
+
 # Functions that raise each kind of the engine's errors, of no argument or of the C library.
 RAISED_BY = {
     "Schema": lambda: kf.define("ns::f("),
@@ -95,6 +100,7 @@ RAISED_BY = {
     "Gradient": lambda: kf.ones(2).backward(),
     "Expression": lambda: kf.Expression("x +"),
     "Trace": lambda: kf.Graph.from_json("{}"),
+    "Pipeline": without_a_pipeline,
 }
 
 # The builtin that a person would catch.
@@ -125,12 +131,13 @@ BUILTIN = {
     "Gradient": RuntimeError,
     "Expression": ValueError,
     "Trace": ValueError,
+    "Pipeline": RuntimeError,
 }
 
-# Classes that group others; nothing raises them themselves. PipelineError and CudnnError are for
-# later layers; OpCheckError and KernelLoadError are raised in Python alone
+# Classes that group others; nothing raises them themselves. CudnnError is for a later backend;
+# OpCheckError and KernelLoadError are raised in Python alone
 # (tests/tools/test_opcheck.py, tests/packaging/test_entry_points.py).
-GROUPS = {"Error", "DispatchError", "OpCheckError", "PipelineError", "CudnnError"}
+GROUPS = {"Error", "DispatchError", "OpCheckError", "CudnnError"}
 GROUPS |= {"KernelLoadError"}
 
 

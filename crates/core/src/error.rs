@@ -6,6 +6,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 /// The kind of an error.
 ///
@@ -67,13 +68,15 @@ pub enum ErrorKind {
     /// A trace that can't be recorded, or a graph that can't be read or replayed. Python:
     /// `ValueError`.
     Trace,
+    /// Deferred work that can't be recorded or that was given up. Python: `RuntimeError`.
+    Pipeline,
     /// An exception from a kernel written in another language, carried as the source.
     Foreign,
 }
 
 impl ErrorKind {
     /// Every kind, in declaration order.
-    pub const ALL: [ErrorKind; 27] = [
+    pub const ALL: [ErrorKind; 28] = [
         ErrorKind::Schema,
         ErrorKind::Binding,
         ErrorKind::Return,
@@ -100,6 +103,7 @@ impl ErrorKind {
         ErrorKind::NotSupported,
         ErrorKind::Gradient,
         ErrorKind::Trace,
+        ErrorKind::Pipeline,
         ErrorKind::Foreign,
     ];
 
@@ -156,6 +160,16 @@ impl Error {
         self
     }
 
+    /// Returns the same error with a remark after its message, in parentheses. A foreign error stays
+    /// unchanged, since its text is its author's.
+    #[must_use]
+    pub fn noted(mut self, note: &str) -> Self {
+        if self.0.kind != ErrorKind::Foreign {
+            self.0.message = format!("{} ({note})", self.0.message);
+        }
+        self
+    }
+
     /// Marks the error of an asynchronous operation, which is reported by a later call, such as a
     /// copy to the host that waits for it. [`at`](Self::at) leaves the message unchanged.
     #[must_use]
@@ -177,6 +191,47 @@ impl Error {
     /// Returns the wrapped foreign error, if there is one.
     pub fn into_source(self) -> Option<Box<dyn StdError + Send + Sync>> {
         self.0.source
+    }
+}
+
+/// An error that several readers get: those of everything that a failed operation was for.
+#[derive(Clone, Debug)]
+pub struct SharedError(Arc<Error>);
+
+impl SharedError {
+    /// Makes an error that can be returned any number of times.
+    #[cold]
+    pub fn new(error: Error) -> Self {
+        SharedError(Arc::new(error))
+    }
+
+    /// Returns the error itself.
+    pub fn error(&self) -> &Error {
+        &self.0
+    }
+
+    /// Returns an error of the same kind and message, whose source is this one. It names its own
+    /// operation already, so [`Error::at`] leaves the message unchanged.
+    #[cold]
+    pub fn again(&self) -> Error {
+        Error::new(self.0.kind(), self.0.message()).with_source(self.clone()).late()
+    }
+
+    /// Returns whether both are the same error, and not only alike.
+    pub fn is(&self, other: &SharedError) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Display for SharedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&*self.0, f)
+    }
+}
+
+impl StdError for SharedError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
     }
 }
 
@@ -212,6 +267,19 @@ mod tests {
     fn at_prefixes_once() {
         let e = Error::new(ErrorKind::Shape, "bad").at("demo::f").at("demo::f");
         assert_eq!(e.to_string(), "demo::f: bad");
+    }
+
+    #[test]
+    fn a_shared_error_is_the_same_each_time() {
+        let shared = SharedError::new(Error::new(ErrorKind::Shape, "bad"));
+        let (a, b) = (shared.again().at("demo::f"), shared.again());
+        assert_eq!((a.kind(), a.message()), (ErrorKind::Shape, "bad"));
+        let source = |error: Error| error.into_source().unwrap().downcast::<SharedError>().unwrap();
+        assert!(source(a).is(&source(b)));
+        assert_eq!(
+            SharedError::new(Error::foreign(std::fmt::Error)).again().kind(),
+            ErrorKind::Foreign
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod shape;
 pub use caret::Failure;
 pub use device::{Device, DeviceType, USER_DEVICE_TYPES};
 pub use dtype::{DType, DTypeKind, Element, rounded_to_odd};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, SharedError};
 pub use nearest::{did_you_mean, nearest};
 pub use scalar::Scalar;
 pub use shape::{Dims, MAX_DIMS, Shape, Strides};

@@ -2,11 +2,12 @@
 //!
 //! A key is a bit number from 0 to 63, which is also its priority: the highest bit of a set wins.
 //! Backends have the low bits (CPU lowest, Meta highest, twelve user backends between CUDA and
-//! Meta), functionality keys the high ones, each with four reserved bits above it for user keys:
+//! Meta), functionality keys the high ones, each with four reserved bits above it for user keys
+//! (Deferred, right above the backends, with three):
 //!
 //! ```text
-//! bit   0    1     2..13    14    15..18  19      20..23  24         ...  59      60..63
-//! key   CPU  CUDA  (user)   Meta  (user)  Sparse  (user)  Quantized  ...  Tracer  (user)
+//! bit   0    1     2..13    14    15        16..18  19      20..23  24         ...  59      60..63
+//! key   CPU  CUDA  (user)   Meta  Deferred  (user)  Sparse  (user)  Quantized  ...  Tracer  (user)
 //! ```
 //!
 //! Names and numbers are process-wide and never reused, so a key set is a plain `u64` with one
@@ -20,8 +21,6 @@ use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 use crate::keyset::DispatchKeySet;
 use crate::names;
 
-/// The number of bits for user keys above each functionality key (and above Meta).
-pub(crate) const PLACES: u8 = 4;
 /// The first bit of functionalities, above those of backends.
 pub(crate) const FIRST_FUNCTIONALITY: u8 = 15;
 /// The bits of backends, including unused ones.
@@ -36,10 +35,11 @@ pub(crate) const BACKEND_BITS: u64 = (1 << FIRST_FUNCTIONALITY) - 1;
 pub struct DispatchKey(u8);
 
 /// The built-in keys by name, lowest priority first.
-pub(crate) const BUILTIN: [(DispatchKey, &str); 12] = [
+pub(crate) const BUILTIN: [(DispatchKey, &str); 13] = [
     (DispatchKey::CPU, "CPU"),
     (DispatchKey::CUDA, "CUDA"),
     (DispatchKey::Meta, "Meta"),
+    (DispatchKey::Deferred, "Deferred"),
     (DispatchKey::Sparse, "Sparse"),
     (DispatchKey::Quantized, "Quantized"),
     (DispatchKey::Nested, "Nested"),
@@ -60,6 +60,8 @@ impl DispatchKey {
     pub const CUDA: DispatchKey = DispatchKey(DeviceType::CUDA.index());
     /// Shape, stride and dtype rules without data (fake tensors).
     pub const Meta: DispatchKey = DispatchKey(DeviceType::META.index());
+    /// Memory that a pipeline fills later; a representation.
+    pub const Deferred: DispatchKey = DispatchKey(15);
     /// Sparse storage; a representation.
     pub const Sparse: DispatchKey = DispatchKey(19);
     /// Quantised values; a representation.
@@ -80,10 +82,10 @@ impl DispatchKey {
     pub const Tracer: DispatchKey = DispatchKey(59);
 
     /// The built-in keys, lowest priority first, each once.
-    pub const ALL: [DispatchKey; 12] = {
-        let mut all = [DispatchKey::CPU; 12];
+    pub const ALL: [DispatchKey; 13] = {
+        let mut all = [DispatchKey::CPU; 13];
         let mut i = 0;
-        while i < 12 {
+        while i < 13 {
             all[i] = BUILTIN[i].0;
             i += 1;
         }
@@ -274,6 +276,7 @@ mod tests {
             DispatchKey::Nested,
             DispatchKey::Quantized,
             DispatchKey::Sparse,
+            DispatchKey::Deferred,
             DispatchKey::Meta,
             DispatchKey::CUDA,
             DispatchKey::CPU,
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     fn dispatch_key_all_contains_every_key() {
-        assert_eq!(DispatchKey::ALL.len(), 12);
+        assert_eq!(DispatchKey::ALL.len(), 13);
         assert!(DispatchKey::ALL.windows(2).all(|pair| pair[0] < pair[1]));
         for (key, name) in BUILTIN {
             assert!(DispatchKey::ALL.contains(&key));

@@ -196,6 +196,20 @@ impl LocalContext {
         self.keys
     }
 
+    /// Returns the context without objects of a type, for one that would keep itself alive.
+    #[must_use]
+    pub fn without<T: Any>(mut self) -> LocalContext {
+        self.data.retain(|data| !(**data).is::<T>());
+        self
+    }
+
+    /// Returns whether both have the same keys and the very same objects.
+    pub fn is(&self, other: &LocalContext) -> bool {
+        self.keys == other.keys
+            && self.data.len() == other.data.len()
+            && self.data.iter().zip(&other.data).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
     /// Returns whether it has neither keys nor objects.
     pub fn is_empty(&self) -> bool {
         self.keys == LocalKeys::default() && self.data.is_empty()
@@ -388,6 +402,13 @@ mod tests {
     fn a_context_applies_later_as_it_was() {
         let guard = include_keys_with(K::Autocast.into(), Arc::new(5_i32));
         let context = LocalContext::current();
+        assert!(context.is(&LocalContext::current()));
+        let without = context.clone().without::<i32>();
+        assert!(!without.is(&context) && without.is(&context.clone().without::<i32>()));
+        without.replace(|| {
+            assert!(local_data::<i32>().is_none());
+            assert_eq!(LocalKeys::current(), context.keys());
+        });
         drop(guard);
         let _other = exclude_keys(K::Autograd.into());
         inside_layers(K::Profiler.into(), || {

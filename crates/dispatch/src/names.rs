@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 
 use keyfold_core::{DeviceType, Error, ErrorKind, Result, USER_DEVICE_TYPES};
 
-use crate::key::{BUILTIN, DispatchKey, PLACES, RegistrationKey};
+use crate::key::{BUILTIN, DispatchKey, RegistrationKey};
 use crate::keyset::DispatchKeySet;
 use keyfold_core::nearest;
 
@@ -198,11 +198,12 @@ fn check_new_name(name: &str) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::UnknownKey`] if the name is registered at another position or isn't an identifier,
-/// or if the four bits there are taken.
+/// or if the bits there are taken (four, or three above the backends).
 pub fn register_key(name: &str, above: DispatchKey, skippable: bool) -> Result<DispatchKey> {
     check_new_name(name)?;
-    // Every backend means the same position: right above Meta, the highest of them.
-    let above = if above.is_backend() { DispatchKey::Meta } else { above };
+    // Every backend means the same position: above them all, and above the key that defers work for
+    // them, so that the layers of such keys run when a call is recorded.
+    let above = if above.is_backend() { DispatchKey::Deferred } else { above };
     let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);
     let builtin = BUILTIN.iter().find(|(_, n)| *n == name).map(|(k, _)| *k);
     if let Some(user) = users.iter().find(|u| u.name == name) {
@@ -229,15 +230,17 @@ pub fn register_key(name: &str, above: DispatchKey, skippable: bool) -> Result<D
     let end = BUILTIN.iter().map(|(k, _)| k.bit()).filter(|b| *b > above.bit()).min().unwrap_or(64);
     let taken = REGISTERED.load(Ordering::Acquire);
     let Some(bit) = (above.bit() + 1..end).find(|bit| taken & (1 << bit) == 0) else {
+        let below = BUILTIN.iter().map(|(k, _)| k.bit()).filter(|b| *b < end).max().unwrap_or(0);
+        let places = end - below - 1;
         let there: Vec<_> = users
             .iter()
-            .filter(|u| (end - PLACES - 1..end).contains(&u.key.bit()))
+            .filter(|u| (below..end).contains(&u.key.bit()))
             .map(|u| u.name.as_str())
             .collect();
         return Err(Error::new(
             ErrorKind::UnknownKey,
             format!(
-                "no place left for the key {name:?} above {}: there are {PLACES} before the next \
+                "no place left for the key {name:?} above {}: there are {places} before the next \
                  built-in key, taken by {}; places are never reused",
                 plain_name(&users, above),
                 there.join(", ")
@@ -363,7 +366,7 @@ mod tests {
 
     #[test]
     fn running_out_of_places_is_a_clear_error() {
-        for i in 0..PLACES {
+        for i in 0..4 {
             register_key(&format!("NamesFull{i}"), DispatchKey::Tracer, true).unwrap();
         }
         let error = register_key("NamesFull9", DispatchKey::Tracer, true).unwrap_err();

@@ -8,9 +8,11 @@
 //! | --- | --- | --- |
 //! | Tracer | one node in the graph per outer call | |
 //! | Profiler | one event per outer call | |
+//! | Pipeline | notes the line of the call, which is recorded at Deferred | |
 //! | Vmap | a loop over the batch | a batching rule |
 //! | Autograd | a node whose backward is an error that names the operator | a derivative |
 //! | Autocast | leaves the arguments as they are | a category |
+//! | Deferred | records the call for later | the operator's own inference |
 //! | Meta | an error that says how to add a rule | shapes and dtypes without data |
 #![forbid(unsafe_code)]
 
@@ -18,6 +20,7 @@ pub mod aten;
 pub mod autocast;
 pub mod autograd;
 pub mod meta;
+pub mod pipeline;
 pub mod profiler;
 pub mod tracer;
 pub mod vmap;
@@ -40,5 +43,6 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     profiler::register(dispatcher)?;
     vmap::register(dispatcher)?;
     autograd::register(dispatcher)?;
-    autocast::register(dispatcher)
+    autocast::register(dispatcher)?;
+    pipeline::register(dispatcher)
 }

@@ -3,6 +3,7 @@
 use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_dispatch::Value as _;
 use keyfold_layers::autograd::TensorMeta;
+use keyfold_layers::pipeline::{Form, Memory};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 /// The memory of a result.
@@ -57,6 +58,17 @@ impl Inferred {
             None => Aliasing::Fresh,
         };
         Inferred::of_tensor(result, aliasing)
+    }
+
+    /// Returns it in the terms of a pipeline.
+    pub(crate) fn into_form(self) -> Form {
+        let memory = match self.aliasing {
+            Aliasing::Fresh => Memory::Fresh,
+            Aliasing::View { .. } => Memory::Shared,
+            Aliasing::Argument(number) => Memory::Argument(number),
+        };
+        let Inferred { shape, dtype, strides, .. } = self;
+        Form { shape, dtype, strides, memory }
     }
 
     pub(crate) fn of_form(form: TensorMeta) -> Inferred {

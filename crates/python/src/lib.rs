@@ -62,6 +62,7 @@ mod _core {
             nativekernel::PyNativeKernel,
             operator::{PyKernelHandle, PyTableEntry},
             packet::PyPacket,
+            pipeline::{PyPipeline, flush},
             plugin::{PyPlugin, load_plugin},
             profiler::{PyProfileRange, PyProfileSession},
             random::{_random_state, _set_random_state, get_rng_state, manual_seed, set_rng_state},

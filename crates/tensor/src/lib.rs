@@ -22,7 +22,7 @@ mod value;
 
 pub use buffer::{
     Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, Lent, NullBuffer,
-    TrackedBuffer, Watch, cache, memory,
+    PendingBuffer, PendingSource, TrackedBuffer, Watch, cache, memory,
 };
 pub use process::dispatcher;
 pub use strided::{Loops, Walk, for_each_offset};

@@ -255,7 +255,8 @@ pub fn backward(
     interrupt: Interrupt<'_>,
 ) -> Result<()> {
     let roots = roots(outputs, grads)?;
-    engine::run(roots, engine::Targets::Leaves, options, interrupt).map(drop)
+    engine::run(roots, engine::Targets::Leaves, options, interrupt)?;
+    crate::pipeline::flush_on_backward()
 }
 
 /// Returns the gradients of `outputs` with respect to `inputs`, and accumulates nothing into leaves.
@@ -280,5 +281,7 @@ pub fn grad(
         })?);
     }
     let roots = roots(outputs, grads)?;
-    engine::run(roots, engine::Targets::Edges(&edges), options, interrupt)
+    let grads = engine::run(roots, engine::Targets::Edges(&edges), options, interrupt)?;
+    crate::pipeline::flush_on_backward()?;
+    Ok(grads)
 }

@@ -29,6 +29,7 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+mod assemble;
 mod base64;
 mod dot;
 mod errors;
@@ -47,6 +48,7 @@ use keyfold_core::Result;
 use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
+pub(crate) use assemble::{Assembly, Results};
 pub use dot::Direction;
 pub use ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
 pub use run::Wrap;

@@ -441,7 +441,7 @@ impl RecordingState {
 }
 
 /// Returns whether an argument equals this default.
-fn same(arg: &Arg, default: ValueRef<'_>) -> bool {
+pub(super) fn same(arg: &Arg, default: ValueRef<'_>) -> bool {
     match arg {
         Arg::Value(_) => false,
         Arg::Literal(value) => format!("{:?}", (**value).as_ref()) == format!("{default:?}"),

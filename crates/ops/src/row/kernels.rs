@@ -9,12 +9,12 @@ use keyfold_dispatch::{
 };
 use keyfold_layers::autocast::{self, Category};
 use keyfold_layers::autograd::{self, Formula, FormulaOfSeveral, Linear, Multilinear, Pushforward};
-use keyfold_layers::vmap;
+use keyfold_layers::{pipeline, vmap};
 use keyfold_tensor::Value;
 
 use super::{Batching, COMPUTES, FormFollows, Gradient, Row, Rule, Runs, Tangent};
 use crate::device_kernel::device_kernel;
-use crate::inferred;
+use crate::inferred::{self, Inferred};
 use crate::op::{Op, Runner, Target};
 use crate::pointwise::{Expression, jvp, vjp};
 
@@ -127,6 +127,7 @@ impl Row {
             (DispatchKey::Autograd, self.autograd(&self.schema.name.to_string())?),
             (DispatchKey::Vmap, self.vmap()),
             (DispatchKey::Autocast, self.autocast()),
+            (DispatchKey::Deferred, self.deferred()),
         ];
         Ok(layers.into_iter().filter_map(|(key, kernel)| Some((key, kernel?))).collect())
     }
@@ -208,6 +209,16 @@ impl Row {
             }
             Rule::Refused(_) => None,
         }
+    }
+
+    /// Makes the kernel at Deferred; `None` if the shape depends on elements, which the fallback handles.
+    fn deferred(&self) -> Option<Kernel<Value>> {
+        let FormFollows::Arguments(infer) = &self.infer else { return None };
+        let infer = infer.clone();
+        let form = |inferred: Option<Inferred>| inferred.map(Inferred::into_form);
+        Some(pipeline::kernel(Arc::new(move |args| {
+            Ok(infer(args)?.into_iter().map(form).collect())
+        })))
     }
 
     fn autocast(&self) -> Option<Kernel<Value>> {

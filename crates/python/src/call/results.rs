@@ -106,12 +106,20 @@ pub(crate) fn original(
 fn same_view(a: &Tensor, b: &Tensor) -> bool {
     std::ptr::eq(a, b)
         || (a.address() == b.address()
+            && same_pending(a, b)
             && a.dtype() == b.dtype()
             && a.device() == b.device()
             && a.shape() == b.shape()
             && a.strides() == b.strides()
             && a.keys() == b.keys()
             && same_batch(a, b))
+}
+
+/// Whether neither tensor's memory is or was pending (such have no address), or both have the same.
+fn same_pending(a: &Tensor, b: &Tensor) -> bool {
+    a.is_pinned()
+        || a.buffer().pending().is_none()
+        || a.buffer().identity() == b.buffer().identity()
 }
 
 /// Whether neither tensor is an example of a batch (such have no address), or both of one.
@@ -144,6 +152,10 @@ pub(crate) fn wrap_for<'py>(
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> PyResult<Bound<'py, PyAny>> {
+    if tensor.is_pending() {
+        // Another library's array can't wait for its elements.
+        return Ok(wrap(py, tensor)?.into_any());
+    }
     let home = if caller.keeps_tensors() { Caller::TENSOR } else { home(py, objects, caller) };
     let on_meta = tensor.device().kind() == DeviceType::META;
     if let Some(library) = classes::library(home).filter(|own| !on_meta || own.has_meta()) {

@@ -6,7 +6,7 @@
 //! - `nativekernel`, `plugin`, `tvmffi`: kernels that aren't Python's
 //! - `guards`, `block`: `with` blocks
 //! - `autocast`, `autograd`, `derivative` (derivatives written in Python), `jvp`, `meta`, `profiler`,
-//!   `tracer`, `vmap`: the layers
+//!   `pipeline`, `tracer`, `vmap`: the layers
 //! - `devices`, `backend` (those that are written in Python), `memory`, `random`, `threads`
 //! - `method_defs`, `vectorcall`: functions that CPython calls without PyO3's packing
 //! - `cudnn`: graphs of cuDNN
@@ -37,6 +37,7 @@ pub(crate) mod nativekernel;
 pub(crate) mod number_or_array;
 pub(crate) mod operator;
 pub(crate) mod packet;
+pub(crate) mod pipeline;
 pub(crate) mod plugin;
 pub(crate) mod profiler;
 pub(crate) mod random;
@@ -57,6 +58,7 @@ use pyo3::prelude::*;
 pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("fallthrough", Bound::new(module.py(), dispatcher::PyFallthrough)?)?;
     method_defs::init(module)?;
+    pipeline::init();
     #[cfg(not(feature = "abi3"))]
     vectorcall::init(module.py())?;
     tensor::method::init(module.py())

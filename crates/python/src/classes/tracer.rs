@@ -86,7 +86,7 @@ impl PyTraceSession {
 /// A recorded function without the arrangement of its arguments. Not for calling: see
 /// `keyfold.Graph`.
 #[pyclass(name = "_Graph", module = "keyfold._core", frozen)]
-pub(crate) struct PyGraph(Graph);
+pub(crate) struct PyGraph(pub(crate) Graph);
 
 fn direction(py: Python<'_>, name: &str) -> PyResult<Direction> {
     match name {

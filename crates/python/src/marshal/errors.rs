@@ -1,6 +1,6 @@
 //! keyfold's errors as Python exceptions, and the note that a kernel's exception gains.
 
-use keyfold_core::{Error, ErrorKind};
+use keyfold_core::{Error, ErrorKind, SharedError};
 use keyfold_dispatch::{describe_path, endless_call};
 use keyfold_ffi::ForeignError;
 use pyo3::exceptions::{PyBaseException, PyException, PyRecursionError, PyRuntimeError};
@@ -30,6 +30,9 @@ fn class<'py>(py: Python<'py>, kind: ErrorKind) -> PyResult<Bound<'py, PyType>> 
 pub(crate) fn to_pyerr(py: Python<'_>, error: Error) -> PyErr {
     let kind = error.kind();
     let message = error.message().to_owned();
+    if let Some(exception) = shared_exception(py, &error) {
+        return exception;
+    }
     match (kind, error.into_source()) {
         (ErrorKind::Foreign, Some(source)) => {
             return match source.downcast::<PyErr>() {
@@ -50,6 +53,21 @@ pub(crate) fn to_pyerr(py: Python<'_>, error: Error) -> PyErr {
         Ok(class) => PyErr::from_type(class, message),
         Err(problem) => problem,
     }
+}
+
+/// The exception in an error that several readers get: the very one that was raised, for each of them.
+fn shared_exception(py: Python<'_>, error: &Error) -> Option<PyErr> {
+    let source = std::error::Error::source(error)?.downcast_ref::<SharedError>()?;
+    if let Some(raised) = foreign_exception(source.error()) {
+        return Some(raised.clone_ref(py));
+    }
+    let inner = std::error::Error::source(source.error())?;
+    raised_exception(py, inner.downcast_ref::<ForeignError>()?)
+}
+
+/// The exception of Python's that an error wraps.
+pub(crate) fn foreign_exception(error: &Error) -> Option<&PyErr> {
+    std::error::Error::source(error)?.downcast_ref()
 }
 
 /// Python's `RecursionError` where a call that repeats without end ran into Python's own limit:
@@ -196,6 +214,12 @@ fn has_note(value: &Bound<'_, PyBaseException>, is: impl Fn(&str) -> bool) -> bo
             .iter()
             .any(|note| note.cast::<PyString>().is_ok_and(|text| is(&text.to_string_lossy())))
     })
+}
+
+/// Adds a note of keyfold's to an exception.
+pub(crate) fn add_text(exception: &Bound<'_, PyAny>, text: &str) {
+    // An exception class without add_note (none in the standard library) stays without.
+    let _ = exception.call_method1("add_note", (format!("{NOTE}{text}"),));
 }
 
 /// Adds the note with operator and key path to an exception that a kernel raised, once.

@@ -10,7 +10,9 @@ use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 
 use super::opaque::OpaqueBuffer;
 use super::pinned::PinnedBuffer;
-use super::{BufferRef, DeviceBuffer, ExternalOwner, Lent, LentBuffer, TrackedBuffer, Watch};
+use super::{
+    BufferRef, DeviceBuffer, ExternalOwner, Lent, LentBuffer, PendingBuffer, TrackedBuffer, Watch,
+};
 use crate::device::{self, Content, MemoryRef, Part};
 
 /// An opaque handle to memory: element type, length, device, and a reference to its owner.
@@ -292,10 +294,59 @@ impl BufferHandle {
         Ok(self)
     }
 
-    /// Returns the buffer, for a [`Part`] of it.
+    /// Returns the buffer as a pending one, filled or not, if it is one.
+    pub fn pending(&self) -> Option<&PendingBuffer> {
+        let Owner::Shared(buffer) = &self.owner else { return None };
+        (&**buffer as &dyn Any).downcast_ref()
+    }
+
+    /// Returns a counted reference to the buffer; `None` for a borrowed external object.
+    pub fn shared(&self) -> Option<&Arc<dyn DeviceBuffer>> {
+        match &self.owner {
+            Owner::Shared(buffer) => Some(buffer),
+            Owner::External { .. } => None,
+        }
+    }
+
+    /// As [`DeviceBuffer::lend`].
+    pub fn lend(&self) {
+        if let Owner::Shared(buffer) = &self.owner {
+            buffer.lend();
+        }
+    }
+
+    /// Returns whether another library may write to the memory without a count: it owns it, or was
+    /// given its address.
+    pub fn is_lent(&self) -> bool {
+        match &self.owner {
+            Owner::External { .. } => true,
+            Owner::Shared(buffer) => buffer.is_lent() || buffer.external_owner().is_some(),
+        }
+    }
+
+    /// As [`BufferHandle::shared`], by value.
+    pub fn into_shared(self) -> Option<Arc<dyn DeviceBuffer>> {
+        match self.owner {
+            Owner::Shared(buffer) => Some(buffer),
+            Owner::External { .. } => None,
+        }
+    }
+
+    /// Computes the content, if that is still to be done.
+    ///
+    /// # Errors
+    /// As [`PendingBuffer::wait`].
+    pub fn complete(&self) -> Result<()> {
+        self.pending().map_or(Ok(()), |pending| pending.wait().map(drop))
+    }
+
+    /// Returns the buffer, for a [`Part`] of it: of a pending one, the memory that fills it.
     pub(crate) fn buffer(&self) -> BufferRef<'_> {
         match &self.owner {
-            Owner::Shared(buffer) => BufferRef::Shared(&**buffer),
+            Owner::Shared(buffer) => match self.pending().and_then(PendingBuffer::filled) {
+                Some(filled) => BufferRef::Shared(&**filled),
+                None => BufferRef::Shared(&**buffer),
+            },
             Owner::External { ptr, .. } => BufferRef::Lent(LentBuffer(self.lent(*ptr))),
         }
     }
@@ -313,11 +364,13 @@ impl BufferHandle {
         }
     }
 
-    /// As [`BufferHandle::memory`].
+    /// As [`BufferHandle::memory`], with the content computed.
     ///
     /// # Errors
-    /// [`ErrorKind::Device`] for another library's memory on a device without a registered memory.
+    /// [`ErrorKind::Device`] for another library's memory on a device without a registered memory;
+    /// as [`BufferHandle::complete`].
     pub(crate) fn memory_to_copy(&self) -> Result<MemoryRef<'_>> {
+        self.complete()?;
         self.memory().ok_or_else(|| {
             Error::new(
                 ErrorKind::Device,

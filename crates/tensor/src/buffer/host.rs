@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use keyfold_core::{Device, Element, Result};
 
@@ -34,6 +34,8 @@ pub struct HostBuffer {
     free: unsafe fn(NonNull<u8>, usize),
     /// The number of in-place writes.
     version: AtomicU32,
+    /// Whether another library was given the address.
+    lent: AtomicBool,
 }
 
 // SAFETY: this value alone owns the memory, and any thread may free it.
@@ -111,6 +113,7 @@ impl HostBuffer {
             capacity: block.class.index(),
             free: free_cached,
             version: AtomicU32::new(0),
+            lent: AtomicBool::new(false),
         };
         Ok(Some((buffer, block.zero)))
     }
@@ -146,7 +149,8 @@ impl HostBuffer {
         let ptr = unsafe { base.add(padding) };
         memory::allocated(bytes);
         let version = AtomicU32::new(0);
-        Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned, version })
+        let lent = AtomicBool::new(false);
+        Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned, version, lent })
     }
 
     /// Copies bytes into a new buffer.
@@ -183,7 +187,8 @@ impl HostBuffer {
         let ptr = NonNull::new(items.as_mut_ptr()).unwrap_or(NonNull::dangling()).cast::<u8>();
         memory::allocated(len);
         let (capacity, version) = (items.capacity(), AtomicU32::new(0));
-        HostBuffer { ptr, len, base: ptr, capacity, free: free_vec::<T>, version }
+        let lent = AtomicBool::new(false);
+        HostBuffer { ptr, len, base: ptr, capacity, free: free_vec::<T>, version, lent }
     }
 
     /// Returns the bytes.
@@ -234,6 +239,14 @@ unsafe impl DeviceBuffer for HostBuffer {
 
     fn version(&self) -> Option<&AtomicU32> {
         Some(&self.version)
+    }
+
+    fn lend(&self) {
+        self.lent.store(true, Ordering::Relaxed);
+    }
+
+    fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Relaxed)
     }
 }
 

@@ -10,6 +10,7 @@ mod external;
 mod handle;
 mod host;
 mod opaque;
+mod pending;
 mod pinned;
 mod tracked;
 
@@ -27,6 +28,7 @@ pub use external::{Adopt, ExternalOps, ExternalOwner, Lent};
 pub use handle::BufferHandle;
 pub use host::{HostBuffer, NullBuffer, memory};
 use opaque::OpaqueBuffer;
+pub use pending::{PendingBuffer, PendingSource};
 pub use tracked::TrackedBuffer;
 
 use crate::device::Memory;
@@ -104,6 +106,15 @@ pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
         }
     }
 
+    /// Notes that another library was given the address for longer than a call, so that it may
+    /// write without a count.
+    fn lend(&self) {}
+
+    /// Returns whether [`DeviceBuffer::lend`] was called.
+    fn is_lent(&self) -> bool {
+        false
+    }
+
     /// Returns the object of another runtime that owns the memory, if any.
     fn external_owner(&self) -> Option<&ExternalOwner> {
         None
@@ -111,11 +122,19 @@ pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
 }
 
 impl dyn DeviceBuffer {
-    /// Returns the value itself, or the object of an opaque one ([`BufferHandle::opaque`]), if it
-    /// is a `B`.
+    /// Returns the value itself, the object of an opaque one ([`BufferHandle::opaque`]), or what
+    /// fills a [`PendingBuffer`], if it is a `B`.
     pub fn downcast_ref<B: Any>(&self) -> Option<&B> {
         let any: &dyn Any = self;
-        any.downcast_ref().or_else(|| any.downcast_ref::<OpaqueBuffer>()?.object.downcast_ref())
+        any.downcast_ref().or_else(|| match any.downcast_ref::<PendingBuffer>() {
+            Some(pending) => pending.filled()?.downcast_ref(),
+            None => any.downcast_ref::<OpaqueBuffer>()?.object.downcast_ref(),
+        })
+    }
+
+    /// Returns whether the content isn't computed yet; see [`PendingBuffer`].
+    pub fn is_pending(&self) -> bool {
+        (self as &dyn Any).downcast_ref().is_some_and(PendingBuffer::is_pending)
     }
 }
 

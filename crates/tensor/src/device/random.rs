@@ -4,6 +4,8 @@
 //! state. A kernel reserves its part of the stream at once, so that concurrent calls never get the
 //! same numbers; the order of the calls determines the parts.
 
+use std::sync::OnceLock;
+
 use keyfold_core::{Device, Result};
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
 
@@ -27,6 +29,19 @@ struct Streams {
 /// The seed is 0 until [`manual_seed`] sets one, so that programs are deterministic by default.
 static STREAMS: ForkLock<Streams> = ForkLock::new(Streams { seed: 0, states: Vec::new() });
 static AT_FORK: AtFork = AtFork::new();
+
+/// See [`before_access`].
+static BEFORE_ACCESS: OnceLock<fn() -> Result<()>> = OnceLock::new();
+
+/// Sets the function that runs before a state is read or set: a layer that defers draws makes up for
+/// them, since they are earlier in the stream. Returns false, without effect, if one is set already.
+pub fn before_access(settle: fn() -> Result<()>) -> bool {
+    BEFORE_ACCESS.set(settle).is_ok()
+}
+
+fn settle() -> Result<()> {
+    BEFORE_ACCESS.get().map_or(Ok(()), |settle| settle())
+}
 
 unsafe extern "C" fn before_fork() {
     STREAMS.acquire();
@@ -58,8 +73,10 @@ impl Streams {
 ///
 /// # Errors
 /// [`keyfold_core::ErrorKind::Memory`] at the first use, if the C library can't register the fork
-/// handlers. All functions here return it.
+/// handlers. All functions here return it. All but [`take`] also return the error of
+/// [`before_access`]'s function.
 pub fn manual_seed(seed: u64) -> Result<()> {
+    settle()?;
     with(|streams| {
         streams.seed = seed;
         streams.states.clear();
@@ -86,6 +103,7 @@ pub fn manual_seed(seed: u64) -> Result<()> {
 /// # Ok::<(), keyfold_core::Error>(())
 /// ```
 pub fn state(device: Device) -> Result<State> {
+    settle()?;
     with(|streams| *streams.state(device))
 }
 
@@ -108,6 +126,7 @@ pub fn states(devices: impl IntoIterator<Item = Device>) -> Result<Vec<State>> {
 /// # Errors
 /// As [`manual_seed`].
 pub fn set_state(state: State) -> Result<()> {
+    settle()?;
     with(|streams| *streams.state(state.device) = state)
 }
 

@@ -178,10 +178,19 @@ impl Tensor {
     }
 
     /// Returns the present address of the first element, for comparison with other addresses; 0
-    /// without memory.
+    /// without memory, and for memory that is or was [pending](crate::PendingBuffer), which its
+    /// [identity](crate::BufferHandle::identity) distinguishes.
     #[inline]
     pub fn address(&self) -> usize {
-        self.raw_data_ptr().map_or(0, |ptr| ptr.addr())
+        if self.is_pinned() { self.pinned_ptr().addr() } else { self.find_address() }
+    }
+
+    #[cold]
+    fn find_address(&self) -> usize {
+        match self.buffer.pending() {
+            Some(_) => 0,
+            None => self.find_raw().map_or(0, |ptr| ptr.addr()),
+        }
     }
 
     /// As [`Tensor::data_ptr`], for writing.

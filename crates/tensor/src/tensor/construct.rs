@@ -5,9 +5,10 @@ use std::sync::Arc;
 use keyfold_core::{
     DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, Strides, bf16, f16, layout,
 };
+use keyfold_dispatch::DispatchKey;
 
 use super::Tensor;
-use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer};
+use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer, PendingBuffer};
 use crate::device::{self, Content};
 
 /// Returns an element's bytes and their number.
@@ -123,6 +124,52 @@ impl Tensor {
         let bytes = last.saturating_mul(dtype.size());
         let buffer = BufferHandle::new(Arc::new(NullBuffer::new(bytes)), dtype)?;
         Tensor::from_parts(buffer, shape, strides, 0)
+    }
+
+    /// Returns a tensor over memory that an operation will fill, with the key Deferred.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_parts`].
+    pub fn pending(
+        memory: Arc<PendingBuffer>,
+        shape: Shape,
+        strides: Strides,
+        dtype: DType,
+    ) -> Result<Self> {
+        let tensor = Tensor::from_parts(BufferHandle::new(memory, dtype)?, shape, strides, 0)?;
+        tensor.insert_key(DispatchKey::Deferred)?;
+        Ok(tensor)
+    }
+
+    /// Returns whether the elements aren't computed yet. Every way to read them computes them.
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        !self.is_pinned() && self.buffer.pending().is_some_and(PendingBuffer::is_pending)
+    }
+
+    /// Returns the same view of the memory that fills a pending tensor; `None` for a tensor of
+    /// other memory. The view has the backend key alone.
+    ///
+    /// # Errors
+    /// As [`PendingBuffer::wait`].
+    pub fn completed(&self) -> Result<Option<Tensor>> {
+        let Some(pending) = self.buffer.pending() else { return Ok(None) };
+        Ok(Some(self.over(Arc::clone(pending.wait()?))))
+    }
+
+    /// Returns the same view of a pending tensor's [staged](PendingBuffer::staged) memory, for the
+    /// operations that fill it.
+    pub fn over_staged(&self) -> Option<Tensor> {
+        Some(self.over(Arc::clone(self.buffer.pending()?.staged()?)))
+    }
+
+    /// Returns the same view of memory that is at least as large.
+    fn over(&self, memory: Arc<dyn DeviceBuffer>) -> Tensor {
+        let buffer = BufferHandle::aligned(memory, self.dtype());
+        let view = (self.shape.clone(), self.strides.clone());
+        let tensor = Tensor::assume_inside(buffer, view.0, view.1, self.offset, self.numel);
+        let tensor = Tensor { alias: self.alias, ..tensor };
+        if self.is_writable() { tensor } else { tensor.into_read_only() }
     }
 
     /// Returns a tensor filled with `value`.

@@ -92,6 +92,7 @@ impl Tensor {
             return Ok(());
         }
         let memory = self.buffer.memory_to_copy()?;
+        source.buffer.complete()?;
         if !source.is_of(memory.identity()) {
             self.check_backend()?;
             return Err(source.backend_removed());
@@ -223,6 +224,7 @@ impl Tensor {
     /// As [`Tensor::to_device`]; for memory that can't be read, the error of reading by address.
     #[cold]
     pub(super) fn on_host(&self) -> Result<Tensor> {
+        self.buffer.complete()?;
         if !self.can_download() {
             return Err(self.no_memory());
         }
@@ -239,6 +241,7 @@ impl Tensor {
         if self.has_no_memory() {
             return Err(self.no_memory());
         }
+        self.buffer.complete()?;
         let Some(memory) = self.buffer.memory() else { return Err(self.no_memory()) };
         let buffer = self.buffer.buffer();
         let part = Part::new(&*buffer, place * bytes.len(), &[], &[], bytes.len())?;

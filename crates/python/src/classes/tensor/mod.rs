@@ -141,13 +141,27 @@ impl PyTensor {
 
     /// The address of the first element in its device's own address space; 0 without memory.
     fn data_ptr(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.tensor.raw_data_ptr().py(py)?.addr())
+        let address = self.tensor.raw_data_ptr().py(py)?.addr();
+        self.tensor.buffer().lend();
+        Ok(address)
     }
 
     /// The keys that the tensor brings to a call.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyKeySet>> {
         keyset_object(py, self.tensor.keys())
+    }
+
+    /// Whether the elements aren't computed yet, since a pipeline is open. Reading them computes them.
+    #[getter]
+    fn is_pending(&self) -> bool {
+        self.tensor.is_pending()
+    }
+
+    /// As `is_pending`.
+    #[getter]
+    fn _pending(&self) -> bool {
+        self.tensor.is_pending()
     }
 
     /// Whether the memory must not be written.

@@ -1,0 +1,178 @@
+//! Whether a call is recorded: by its inferred results, and by what it reads and writes.
+
+use keyfold_core::{DType, ErrorKind, Result, Shape, Strides, layout};
+use keyfold_dispatch::schema::Type;
+use keyfold_dispatch::{CallContext, DispatchKey, Operator, Tags, Value as _};
+use keyfold_tensor::{Value, ValueRef};
+
+use super::operation::{Structure, for_each_tensor};
+use crate::meta;
+
+/// The memory of an inferred result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// New.
+    Fresh,
+    /// An argument's, as a view.
+    Shared,
+    /// The result is the argument at this position.
+    Argument(usize),
+}
+
+/// The form of an inferred result.
+#[derive(Clone, Debug)]
+pub struct Form {
+    /// The size of each dimension.
+    pub shape: Shape,
+    /// The dtype.
+    pub dtype: DType,
+    /// The stride of each dimension, in elements.
+    pub strides: Strides,
+    /// The memory.
+    pub memory: Memory,
+}
+
+/// A function that infers a call's results from its arguments without reading elements; `None` for one
+/// that the call doesn't want.
+pub type Infer = dyn Fn(&[ValueRef<'_>]) -> Result<Vec<Option<Form>>> + Send + Sync;
+
+/// What happens to a call.
+pub(super) enum Decision {
+    /// It runs now, since it can't be deferred.
+    AtOnce(&'static str),
+    /// It runs now, since there is nothing to defer.
+    Below,
+    /// It makes views, and reads no elements.
+    View,
+    Record(Vec<Option<Form>>, Structure),
+}
+
+pub(super) fn decide(
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+    infer: Option<&Infer>,
+) -> Result<Decision> {
+    use Decision::AtOnce;
+    let operator = context.operator();
+    let (schema, tags) = (operator.schema(), operator.tags());
+    if context.keyset().backend() == Some(DispatchKey::Meta) {
+        return Ok(Decision::Below);
+    }
+    if crosses_devices(args) {
+        return Ok(AtOnce("it moves data between devices"));
+    }
+    if tags.contains(Tags::DATA_DEPENDENT_SHAPE) {
+        return Ok(AtOnce("its result's shape depends on elements"));
+    }
+    let structure = match &schema.returns[..] {
+        [] => return Ok(AtOnce("it has effects and no result")),
+        [one] if matches!(one.ty, Type::List(..)) => Structure::List,
+        [_] => Structure::One,
+        _ => Structure::Tuple,
+    };
+    if !schema.returns.iter().all(|result| result.ty.carries_tensors()) {
+        return Ok(AtOnce("a result isn't a tensor"));
+    }
+    if args.iter().any(|arg| has_own_class(*arg)) {
+        return Ok(AtOnce("its arguments are of a registered class"));
+    }
+    let has_row = infer.is_some();
+    let forms = match infer {
+        Some(infer) => infer(args),
+        None => infer_by_meta(operator, args),
+    };
+    let forms = match forms {
+        Ok(forms) => forms,
+        Err(error) if error.kind() == ErrorKind::MissingKernel => {
+            return Ok(AtOnce("it has no kernel for Meta"));
+        }
+        Err(error) if error.kind() == ErrorKind::NotSupported => {
+            return Ok(AtOnce("its result's shape can't be inferred"));
+        }
+        Err(error) => return Err(error),
+    };
+    let writes = schema.arguments.iter().any(|a| a.alias.as_ref().is_some_and(|a| a.write));
+    if writes {
+        return Ok(match &forms[..] {
+            [Some(Form { memory: Memory::Argument(at), .. })] if has_row => {
+                let mut pending = true;
+                for (argument, arg) in schema.arguments.iter().zip(args) {
+                    if argument.alias.as_ref().is_some_and(|alias| alias.write) {
+                        let tensor = match arg {
+                            ValueRef::Tensor(tensor) => tensor.is_pending(),
+                            _ => false,
+                        };
+                        pending &= tensor;
+                    }
+                }
+                match pending {
+                    true => Decision::Record(Vec::new(), Structure::Written(*at)),
+                    false => AtOnce("it writes to memory that isn't pending"),
+                }
+            }
+            _ => AtOnce("it writes to memory that isn't pending"),
+        });
+    }
+    let fresh = forms.iter().flatten().filter(|form| form.memory == Memory::Fresh).count();
+    let all = forms.iter().flatten().count();
+    if fresh == 0 && all > 0 {
+        return Ok(if has_row { Decision::View } else { AtOnce("its result shares memory") });
+    }
+    if fresh < all {
+        return Ok(AtOnce("some of its results share memory"));
+    }
+    let contiguous = |form: &Form| layout::is_contiguous(&form.shape, &form.strides);
+    if !forms.iter().flatten().all(contiguous) {
+        return Ok(AtOnce("its result isn't contiguous"));
+    }
+    Ok(Decision::Record(forms, structure))
+}
+
+/// Returns whether tensors are on several devices, or on another one than a device that is given. A
+/// number of the host beside tensors of a device counts as theirs.
+fn crosses_devices(args: &[ValueRef<'_>]) -> bool {
+    let (mut first, mut crosses) = (None, false);
+    for arg in args {
+        for_each_tensor(*arg, &mut |tensor| {
+            if tensor.ndim() > 0 || !tensor.device().kind().is_host() {
+                crosses |= *first.get_or_insert(tensor.device()) != tensor.device();
+            }
+        });
+    }
+    let given = args.iter().find_map(|arg| match arg {
+        ValueRef::Device(device) => Some(*device),
+        _ => None,
+    });
+    crosses || first.zip(given).is_some_and(|(first, given)| first != given)
+}
+
+/// Infers by the operator's kernel for Meta.
+fn infer_by_meta(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Vec<Option<Form>>> {
+    let (result, aliases) = meta::infer_aliases(operator, args)?;
+    let items = match &result {
+        Value::Tuple(items) | Value::List(items) => &items[..],
+        one => std::slice::from_ref(one),
+    };
+    let mut aliases = aliases.into_iter();
+    let form = |item: &Value| -> Result<Option<Form>> {
+        if matches!(item, Value::None) {
+            return Ok(None);
+        }
+        let tensor = item.as_ref().tensor()?;
+        let memory = match aliases.next().flatten() {
+            Some(_) => Memory::Shared,
+            None => Memory::Fresh,
+        };
+        let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
+        Ok(Some(Form { shape, strides, dtype: tensor.dtype(), memory }))
+    };
+    items.iter().map(form).collect()
+}
+
+/// Returns whether an argument is of a class that a user registered, which selects kernels.
+fn has_own_class(arg: ValueRef<'_>) -> bool {
+    match arg {
+        ValueRef::Foreign(object) => object.is_of_registered_class() || !object.is_tensor(),
+        list => list.items().any(has_own_class),
+    }
+}

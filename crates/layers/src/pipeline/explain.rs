@@ -1,0 +1,168 @@
+//! What waits in a pipeline, for people.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+
+use keyfold_tensor::{Tensor, Value};
+use rustc_hash::FxHashMap;
+
+use super::operation::{Operation, Structure};
+use super::session::{AtOnce, Session, Statistics};
+use crate::tracer::{Assembly, Graph, Results};
+
+/// An operation that waits.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its place among all operations of the pipeline.
+    pub index: usize,
+    /// The operator's name, with its overload.
+    pub operator: String,
+    /// The call, with the forms of its results and arguments: `%1: float64[3] = aten::exp(%0)`.
+    pub call: String,
+    /// The line that recorded it, as `file:line`, if the host language knows it.
+    pub site: Option<String>,
+    /// The operations that run before it.
+    pub after: Vec<usize>,
+    /// Whether it is left out, since nobody holds a result.
+    pub dead: bool,
+    /// The bytes that wait with it.
+    pub bytes: u64,
+}
+
+/// What a pipeline would do now, and what it has done; prints as text.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The operations that wait, in order.
+    pub operations: Vec<Planned>,
+    /// The calls that ran at once, by operator and reason.
+    pub at_once: Vec<AtOnce>,
+    /// The bytes that wait.
+    pub bytes: u64,
+    /// What the pipeline has done.
+    pub statistics: Statistics,
+    /// The operations as a graph, for drawings: views of pending tensors are shown as the tensors.
+    pub graph: Graph,
+}
+
+/// The operations that write pending memory, by its address.
+type Producers = FxHashMap<usize, usize>;
+
+fn producer(producers: &Producers) -> impl Fn(&Tensor) -> Option<String> + '_ {
+    |tensor| {
+        let pending = tensor.buffer().pending()?;
+        let index = producers.get(&std::ptr::from_ref(pending).addr())?;
+        Some(format!("%{index}"))
+    }
+}
+
+impl Session {
+    fn producers(&self) -> Producers {
+        let state = self.lock();
+        let mut producers = Producers::default();
+        for operation in state.waiting.iter() {
+            for slot in operation.results.iter().flatten() {
+                producers.insert(slot.memory.as_ptr().addr(), operation.index);
+            }
+        }
+        producers
+    }
+
+    /// Describes a call.
+    pub(super) fn describe(&self, operation: &Operation) -> String {
+        operation.describe(&producer(&self.producers()))
+    }
+
+    /// Returns what waits and what would become of it, without running anything.
+    pub fn explain(&self) -> Explanation {
+        let producers = self.producers();
+        let (operations, at_once, bytes, statistics) = {
+            let state = self.lock();
+            let operations: Vec<_> = state.waiting.iter().cloned().collect();
+            (operations, state.at_once.clone(), state.pending_bytes, state.statistics)
+        };
+        // Dead are those whose results nobody holds, and those that only dead ones read.
+        let mut held: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut dead = vec![false; operations.len()];
+        for (operation, dead) in operations.iter().zip(&mut dead).rev() {
+            let unheld = operation.results.iter().flatten().all(|slot| {
+                let by_dead = held.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
+                slot.memory.strong_count() <= by_dead
+            });
+            *dead = operation.is_pure && unheld;
+            if *dead {
+                operation.each_pending(&mut |address| *held.entry(address).or_default() += 1);
+            }
+        }
+        let graph = graph_of(&operations);
+        let planned = operations.iter().zip(dead).map(|(operation, dead)| Planned {
+            index: operation.index,
+            operator: operation.operator.name().to_owned(),
+            call: operation.describe(&producer(&producers)),
+            site: operation.site.as_ref().and_then(|site| site.resolve()),
+            after: operation.after.to_vec(),
+            dead,
+            bytes: operation.bytes,
+        });
+        Explanation { operations: planned.collect(), at_once, bytes, statistics, graph }
+    }
+}
+
+/// Puts the calls together to a graph whose outputs are the results that somebody holds.
+fn graph_of(operations: &[Arc<Operation>]) -> Graph {
+    let (mut graph, mut known) = (Assembly::default(), FxHashMap::default());
+    let mut outputs = Vec::new();
+    for operation in operations {
+        let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (forms, is_list) = (operation.forms(), operation.structure == Structure::List);
+        let results = Results { forms: &forms, is_list };
+        let made = graph.call(&operation.operator, &args, &results, &|tensor: &Tensor| {
+            let pending = tensor.buffer().pending()?;
+            known.get(&std::ptr::from_ref(pending).addr()).copied()
+        });
+        for (slot, value) in operation.results.iter().zip(&made) {
+            if let (Some(slot), Some(value)) = (slot, value) {
+                known.insert(slot.memory.as_ptr().addr(), *value);
+                outputs.push((operation, slot, *value));
+            }
+        }
+        if let (Structure::Written(at), Some(Some(value))) = (operation.structure, made.first())
+            && let Some(Value::Tensor(tensor)) = args.get(at)
+            && let Some(pending) = tensor.buffer().pending()
+        {
+            known.insert(std::ptr::from_ref(pending).addr(), *value);
+        }
+    }
+    let mut inner: FxHashMap<usize, usize> = FxHashMap::default();
+    for operation in operations {
+        operation.each_pending(&mut |address| *inner.entry(address).or_default() += 1);
+    }
+    let held = outputs.into_iter().filter(|(_, slot, _)| {
+        let by_others = inner.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
+        slot.memory.strong_count() > by_others
+    });
+    let last = held
+        .map(|(_, slot, value)| known.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(value));
+    let last: Vec<_> = last.collect();
+    graph.finish(last)
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.operations.len();
+        let s = if count == 1 { " waits" } else { "s wait" };
+        writeln!(f, "{count} operation{s}, {} bytes", self.bytes)?;
+        let width = self.operations.iter().map(|one| one.call.chars().count()).max().unwrap_or(0);
+        for one in &self.operations {
+            let site = one.site.as_deref().unwrap_or("");
+            let dead = if one.dead { "  (left out: nobody holds its result)" } else { "" };
+            let line = format!("  {:width$}  {site}{dead}", one.call);
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        for one in &self.at_once {
+            let times =
+                if one.count == 1 { String::new() } else { format!(" {} times", one.count) };
+            writeln!(f, "{} ran at once{times}: {}", one.operator, one.reason)?;
+        }
+        Ok(())
+    }
+}

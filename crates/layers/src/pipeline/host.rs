@@ -1,0 +1,91 @@
+//! What a host language tells a pipeline: where a call stands in the program, and what its lock and
+//! its interrupts need.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use keyfold_core::{Error, Result};
+
+/// A place in a program of the host language, resolved when it is shown.
+pub trait ProgramPlace: Send + Sync {
+    /// Returns the place as `file:line`; `None` if the host language has ended.
+    fn resolve(&self) -> Option<String>;
+}
+
+/// The line that recorded an operation.
+#[derive(Clone)]
+pub struct Site(Arc<dyn ProgramPlace>);
+
+impl Site {
+    /// Makes a site of a place.
+    pub fn new(place: impl ProgramPlace + 'static) -> Site {
+        Site(Arc::new(place))
+    }
+
+    /// Returns it as `file:line`; `None` if the host language has ended.
+    pub fn resolve(&self) -> Option<String> {
+        self.0.resolve()
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Site")
+    }
+}
+
+/// The host language's part; see [`set_host`].
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// Returns the line of the running call.
+    pub site: fn() -> Option<Site>,
+    /// Runs a function without the host language's lock, since it computes, or waits for a thread
+    /// that needs the lock.
+    pub without_lock: fn(&mut dyn FnMut()),
+    /// Returns an error if the user asked the program to stop (Ctrl-C). Called between operations.
+    pub interrupted: fn() -> Result<()>,
+    /// Returns whether an error isn't an operation's own, but stops the program.
+    pub is_interrupt: fn(&Error) -> bool,
+    /// Adds a note to the exception of the host language in an error.
+    pub annotate: fn(&Error, &str),
+}
+
+static HOST: OnceLock<Host> = OnceLock::new();
+
+/// Sets the host language's functions. Returns false, without effect, if they are set already.
+pub fn set_host(host: Host) -> bool {
+    HOST.set(host).is_ok()
+}
+
+pub(super) fn site() -> Option<Site> {
+    HOST.get().and_then(|host| (host.site)())
+}
+
+pub(super) fn interrupted() -> Result<()> {
+    HOST.get().map_or(Ok(()), |host| (host.interrupted)())
+}
+
+pub(super) fn is_interrupt(error: &Error) -> bool {
+    HOST.get().is_some_and(|host| (host.is_interrupt)(error))
+}
+
+pub(super) fn annotate(error: &Error, note: &str) {
+    if let Some(host) = HOST.get() {
+        (host.annotate)(error, note);
+    }
+}
+
+/// Runs `f` without the host language's lock.
+pub(super) fn without_lock<R>(f: impl FnOnce() -> R) -> R {
+    let Some(host) = HOST.get() else { return f() };
+    let (mut f, mut result) = (Some(f), None);
+    (host.without_lock)(&mut || {
+        if let Some(f) = f.take() {
+            result = Some(f());
+        }
+    });
+    match result {
+        Some(result) => result,
+        None => unreachable!("the host runs the function once"),
+    }
+}

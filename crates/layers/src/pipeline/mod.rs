@@ -1,0 +1,100 @@
+//! The pipeline: deferred execution.
+//!
+//! While a [`Session`] is open, a call returns at once, with a pending tensor whose form was inferred,
+//! and the operation is recorded. A flush runs what was recorded, in order, and so does every way to
+//! read a pending tensor.
+//!
+//! ```
+//! use keyfold::ops::aten;
+//! use keyfold_layers::pipeline::{Ending, Options, Session};
+//! # use keyfold_tensor::Tensor;
+//! keyfold::init();
+//! let x = Tensor::from_slice(&[1.0_f64, 2.0], &[2])?;
+//! let session = Session::new(Options::default())?;
+//! session.open();
+//! let guard = session.enter();
+//! let y = aten::exp(&aten::mul(&x, &x)?)?;
+//! assert!(y.is_pending() && session.pending_count() == 2);
+//! assert_eq!(y.to_vec::<f64>()?, [1.0_f64.exp(), 4.0_f64.exp()]); // reading runs both
+//! assert!(!y.is_pending());
+//! guard.close()?;
+//! session.close(Ending::Run)?;
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+//!
+//! # How it is laid out
+//! - the key Pipeline is the mode: its fallback notes the line of the call. The key Deferred, just
+//!   above the backends, records (`record`) what `decide` doesn't have run at once (`compute`), so Vmap, Autograd and Autocast have run by then. A
+//!   pending tensor carries it, which brings later calls here on any thread
+//! - operators' own inference comes with a kernel at Deferred ([`kernel`]); others infer by Meta
+//! - an [operation](operation) keeps its arguments, key set, local context and stream; `plan` selects
+//!   those that a flush runs, `run` runs them: failures stay with what depends on them
+//! - memory is a [`PendingBuffer`](keyfold_tensor::PendingBuffer): staged while operations may still
+//!   write to it, then filled
+//! - [`Failure`] and [`Explanation`] say what went wrong and what waits
+//!
+//! Without a session the keys are in no set, and calls cost what they cost.
+
+mod compute;
+mod decide;
+mod explain;
+mod failure;
+mod host;
+mod operation;
+mod plan;
+mod random;
+mod record;
+mod run;
+mod session;
+mod timer;
+mod waiting;
+
+use std::sync::Arc;
+
+use keyfold_core::Result;
+use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
+use keyfold_tensor::Value;
+
+pub use decide::{Form, Infer, Memory};
+pub use explain::{Explanation, Planned};
+pub use failure::Failure;
+pub use host::{Host, ProgramPlace, Site, set_host};
+
+pub use session::{AtOnce, Ending, Options, Session, Statistics, as_data};
+
+pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
+    // The lock is kept: the line is read from the host language's frames.
+    let layer = Kernel::boxed(record::at_pipeline).named("defer the calls below");
+    dispatcher.fallback(
+        DispatchKey::Pipeline,
+        layer.with_host_lock(HostLock::Keep),
+        Override::Error,
+    )?;
+    let layer = Kernel::boxed(|context, args| record::at_deferred(context, args, None));
+    let layer = layer.named("record for later").with_host_lock(HostLock::Keep);
+    dispatcher.fallback(DispatchKey::Deferred, layer, Override::Error)?;
+    Ok(())
+}
+
+/// Makes the kernel at Deferred of an operator that infers its results itself.
+pub fn kernel(infer: Arc<Infer>) -> Kernel<Value> {
+    let kernel =
+        Kernel::boxed(move |context, args| record::at_deferred(context, args, Some(&*infer)));
+    kernel.named("record for later").with_host_lock(HostLock::Keep)
+}
+
+/// Runs what waits in the pipeline that is open here; nothing otherwise.
+///
+/// # Errors
+/// As [`Session::flush`].
+pub fn flush() -> Result<()> {
+    Session::current().map_or(Ok(()), |session| session.flush())
+}
+
+/// Runs what waits in the pipeline that is open here, if its option says that a backward pass does.
+pub(crate) fn flush_on_backward() -> Result<()> {
+    match Session::current().filter(|session| session.options().flush_on_backward) {
+        Some(session) => session.flush(),
+        None => Ok(()),
+    }
+}

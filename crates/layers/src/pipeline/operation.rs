@@ -1,0 +1,356 @@
+//! One recorded operation.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape};
+use keyfold_dispatch::{DispatchKeySet, LocalContext, Operator, Value as _, inside_layers};
+use keyfold_tensor::device::{StreamId, current_stream, set_current_stream};
+use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
+use smallvec::SmallVec;
+
+use super::host::Site;
+use crate::tracer::Info;
+
+/// A result: its form, and the memory that it fills, as long as somebody holds it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) memory: Weak<PendingBuffer>,
+    pub(super) shape: Shape,
+    pub(super) dtype: DType,
+}
+
+/// How the results are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Structure {
+    One,
+    List,
+    Tuple,
+    /// The argument at this position, which the operation writes to.
+    Written(usize),
+}
+
+/// A recorded call of an operator, with all that it needs to run later.
+pub(super) struct Operation {
+    pub(super) index: usize,
+    pub(super) operator: Arc<Operator<Value>>,
+    /// The keys below the pipeline.
+    pub(super) keyset: DispatchKeySet,
+    pub(super) context: Context,
+    pub(super) site: Option<Site>,
+    /// The device of the results.
+    pub(super) device: Device,
+    /// The stream of a device's thread that recorded it.
+    pub(super) stream: Option<(Device, StreamId)>,
+    /// Empty after it ran.
+    pub(super) args: Mutex<Vec<Value>>,
+    /// The write counts of arguments that aren't pending, in order, when it was recorded.
+    pub(super) versions: SmallVec<[u32; 4]>,
+    pub(super) results: SmallVec<[Option<Slot>; 1]>,
+    pub(super) structure: Structure,
+    /// The memory that it writes in place: arguments.
+    pub(super) written: SmallVec<[usize; 1]>,
+    /// The operations that run before.
+    pub(super) after: SmallVec<[usize; 4]>,
+    /// The bytes that wait with it: its results, and copies of other libraries' arrays.
+    pub(super) bytes: u64,
+    /// Whether it is left out if nobody holds a result.
+    pub(super) is_pure: bool,
+}
+
+impl std::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Operation({}, {})", self.index, self.operator.name())
+    }
+}
+
+/// The local key sets and objects of the thread that recorded it.
+#[derive(Clone)]
+pub(super) struct Context(pub(super) Arc<LocalContext>);
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Context({:?})", self.0.keys())
+    }
+}
+
+/// Why an operation has no results.
+pub(super) enum Stopped {
+    /// An operation before failed with that error.
+    Before(keyfold_core::SharedError),
+    /// It failed itself.
+    Itself(Error),
+}
+
+impl Operation {
+    /// Returns whether nobody holds a result and no effect is lost without it.
+    pub(super) fn is_dead(&self) -> bool {
+        let unheld =
+            |slot: &Option<Slot>| slot.as_ref().is_none_or(|s| s.memory.strong_count() == 0);
+        self.is_pure && self.results.iter().all(unheld)
+    }
+
+    /// Calls `f` with the address of each pending argument's memory.
+    pub(super) fn each_pending(&self, f: &mut impl FnMut(usize)) {
+        let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
+        for arg in &*args {
+            for_each_tensor(arg.as_ref(), &mut |tensor| {
+                if let Some(pending) = tensor.buffer().pending() {
+                    f(std::ptr::from_ref(pending).addr());
+                }
+            });
+        }
+    }
+
+    /// Takes the arguments, which are dropped without a lock.
+    pub(super) fn take_args(&self) -> Vec<Value> {
+        std::mem::take(&mut *self.args.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs the operation and stages its results.
+    pub(super) fn run(&self) -> Result<(), Stopped> {
+        let args = self.args.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.check_versions(&args).map_err(Stopped::Itself)?;
+        let ready = args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?;
+        // The recorded arguments may be what keeps the memory shared.
+        drop(args);
+        let refs: Vec<ValueRef<'_>> = ready.iter().map(Value::as_ref).collect();
+        // As layers that run, so that a kernel of the host language, which applies its own context to
+        // its calls, doesn't reach them either.
+        let excluded = self.context.0.keys().excluded();
+        let below = || self.operator.redispatch(self.keyset, &refs);
+        let call = || self.context.0.replace(|| inside_layers(excluded, below));
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.on_stream(call)));
+        let result = result.unwrap_or_else(|panic| Err(panicked(&*panic)));
+        let result = result.map_err(Stopped::Itself)?;
+        self.deliver(result).map_err(Stopped::Itself)
+    }
+
+    /// Runs `f` with the recording thread's stream.
+    fn on_stream(&self, f: impl FnOnce() -> Result<Value>) -> Result<Value> {
+        struct Restore(Device, StreamId);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                // The stream was valid before.
+                let _ = set_current_stream(self.0, self.1);
+            }
+        }
+        let Some((device, stream)) = self.stream.filter(|(d, s)| current_stream(*d) != *s) else {
+            return f();
+        };
+        let _restore = Restore(device, set_current_stream(device, stream)?);
+        f()
+    }
+
+    /// Refuses an input that something else changed since the recording.
+    fn check_versions(&self, args: &[Value]) -> Result<()> {
+        let (mut at, mut changed) = (0, None);
+        for (argument, arg) in self.operator.schema().arguments.iter().zip(args) {
+            for_each_tensor(arg.as_ref(), &mut |tensor| {
+                if tensor.buffer().pending().is_none() {
+                    if self.versions.get(at).is_some_and(|version| *version != tensor.version()) {
+                        changed.get_or_insert(&argument.name);
+                    }
+                    at += 1;
+                }
+            });
+        }
+        let Some(name) = changed else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::Pipeline,
+            format!(
+                "{}: argument '{name}' was changed in place since the call was recorded, where the \
+                 pipeline couldn't see it (on another thread, or by code without operators); flush \
+                 before such a write, or give the call a copy",
+                self.operator.name()
+            ),
+        ))
+    }
+
+    /// Stages the results.
+    fn deliver(&self, result: Value) -> Result<()> {
+        let items = match (self.structure, result) {
+            (Structure::Written(_), _) => return Ok(()),
+            (Structure::One, one) => vec![one],
+            (_, Value::List(items) | Value::Tuple(items)) => items,
+            (_, other) => vec![other],
+        };
+        if items.len() != self.results.len() {
+            return Err(self.differs(&format!("{} results", items.len())));
+        }
+        for (slot, item) in self.results.iter().zip(items) {
+            let Some(slot) = slot else { continue };
+            let Some(memory) = slot.memory.upgrade() else { continue };
+            memory.stage(self.memory_of(slot, item.into_tensor()?)?)?;
+        }
+        Ok(())
+    }
+
+    /// Returns a result's memory: its own, or a copy where it isn't a whole buffer of its own.
+    fn memory_of(
+        &self,
+        slot: &Slot,
+        result: Tensor,
+    ) -> Result<Arc<dyn keyfold_tensor::DeviceBuffer>> {
+        if result.shape() != &slot.shape || result.dtype() != slot.dtype {
+            return Err(self.differs(&format!("{}{:?}", result.dtype(), result.shape())));
+        }
+        let mut result = result.completed()?.unwrap_or(result);
+        let whole = result.is_contiguous() && result.offset() == 0 && result.is_writable();
+        // Memory that somebody else may write to isn't the result's own.
+        if !whole || result.buffer().is_lent() || result.buffer().shares() > 1 {
+            result = result.copy()?;
+        }
+        match result.into_buffer().into_shared() {
+            Some(memory) => Ok(memory),
+            None => Err(self.differs("memory of another library")),
+        }
+    }
+
+    #[cold]
+    fn differs(&self, found: &str) -> Error {
+        let forms: Vec<String> = self.results.iter().flatten().map(Slot::describe).collect();
+        Error::new(
+            ErrorKind::Return,
+            format!(
+                "{}: the kernel returned {found}, and its kernel for Meta had said {}",
+                self.operator.name(),
+                forms.join(", ")
+            ),
+        )
+    }
+
+    /// Returns the forms of the results.
+    pub(super) fn forms(&self) -> Vec<Option<Info>> {
+        let device = self.device;
+        let info =
+            |slot: &Slot| Info { dtype: Some(slot.dtype), shape: slot.shape.clone(), device };
+        let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.structure {
+            Structure::Written(at) => match args.get(at) {
+                Some(Value::Tensor(tensor)) => vec![Some(Info::of(tensor))],
+                _ => vec![None],
+            },
+            _ => self.results.iter().map(|slot| slot.as_ref().map(info)).collect(),
+        }
+    }
+
+    /// Returns the arguments over the memory that operations before have computed; `None` if one of
+    /// them failed.
+    pub(super) fn inputs(&self) -> Option<Vec<Value>> {
+        let args = self.args.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        args.iter().map(|arg| ready(arg).ok()).collect()
+    }
+
+    /// Describes the call: `%2: float32[3] = aten::add(%1, float32[3], 1)`.
+    pub(super) fn describe(&self, producer: &dyn Fn(&Tensor) -> Option<String>) -> String {
+        let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = match self.structure {
+            Structure::Written(_) => format!("%{}", self.index),
+            _ => {
+                let forms: Vec<String> =
+                    self.results.iter().flatten().map(Slot::describe).collect();
+                format!("%{}: {}", self.index, forms.join(", "))
+            }
+        };
+        let _ = write!(text, " = {}(", self.operator.name());
+        let shown = args.len()
+            - args
+                .iter()
+                .enumerate()
+                .rev()
+                .take_while(|(at, arg)| {
+                    let default = self.operator.default_value(*at);
+                    default.is_some_and(|default| {
+                        format!("{:?}", default.as_ref()) == format!("{:?}", arg.as_ref())
+                    })
+                })
+                .count();
+        for (at, arg) in args[..shown].iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            let _ = write!(text, "{comma}{}", show(arg, producer));
+        }
+        text.push(')');
+        text
+    }
+}
+
+impl Slot {
+    fn describe(&self) -> String {
+        format!("{}{:?}", self.dtype, self.shape)
+    }
+}
+
+/// Describes an argument.
+fn show(arg: &Value, producer: &dyn Fn(&Tensor) -> Option<String>) -> String {
+    match arg {
+        Value::Tensor(tensor) => {
+            producer(tensor).unwrap_or_else(|| format!("{}{:?}", tensor.dtype(), tensor.shape()))
+        }
+        Value::List(items) => {
+            let items: Vec<String> = items.iter().map(|item| show(item, producer)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::None => "None".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::UInt(number) => number.to_string(),
+        Value::Float(number) => format!("{number:?}"),
+        Value::Complex(number) => format!("({number})"),
+        Value::Str(text) => format!("{text:?}"),
+        Value::DType(dtype) => dtype.to_string(),
+        Value::Device(device) => device.to_string(),
+        other => Value::describe(other.as_ref()),
+    }
+}
+
+/// Returns an argument over the memory that operations before have computed.
+fn ready(arg: &Value) -> Result<Value, Stopped> {
+    Ok(match arg {
+        Value::Tensor(tensor) => match tensor.buffer().pending() {
+            None => Value::Tensor(tensor.clone()),
+            Some(pending) => match (pending.failure(), tensor.over_staged()) {
+                (Some(error), _) => return Err(Stopped::Before(error.clone())),
+                (None, Some(ready)) => Value::Tensor(ready),
+                (None, None) => {
+                    // Of another session, or one that ran it while this waited.
+                    let done = tensor.completed().map_err(Stopped::Itself)?;
+                    Value::Tensor(done.unwrap_or_else(|| tensor.clone()))
+                }
+            },
+        },
+        Value::List(items) => Value::List(items.iter().map(ready).collect::<Result<_, _>>()?),
+        other => other.clone(),
+    })
+}
+
+/// Returns what identifies a tensor's memory: of a pending buffer that was filled, that which fills it.
+pub(super) fn memory_id(tensor: &Tensor) -> usize {
+    let buffer = tensor.buffer();
+    match buffer.pending().and_then(PendingBuffer::filled) {
+        Some(memory) => Arc::as_ptr(memory).cast::<()>().addr(),
+        None => buffer.identity(),
+    }
+}
+
+/// Calls `f` with each tensor of an argument.
+pub(super) fn for_each_tensor<'a>(arg: ValueRef<'a>, f: &mut impl FnMut(&'a Tensor)) {
+    match arg {
+        ValueRef::Tensor(tensor) => f(tensor),
+        ValueRef::Foreign(object) if object.is_tensor() => {
+            if let Ok(tensor) = object.tensor() {
+                f(tensor);
+            }
+        }
+        list => list.items().for_each(|item| for_each_tensor(item, f)),
+    }
+}
+
+/// Returns the error of a kernel that panicked.
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text =
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
+    Error::new(ErrorKind::KernelPanic, format!("a kernel panicked: {text}"))
+}

@@ -1,0 +1,43 @@
+//! The order in which waiting operations run, by what each needs.
+//!
+//! An operation's `after` names the operations before it that write what it reads, or use what it
+//! writes, or draw random numbers as it does. All of them have lower indices, so any set that
+//! contains what its members need runs in the order of the indices.
+
+use std::collections::BTreeSet;
+
+use super::session::State;
+use super::waiting::Waiting;
+
+/// Returns all operations that wait.
+pub(super) fn everything(waiting: &Waiting) -> Vec<usize> {
+    waiting.iter().map(|operation| operation.index).collect()
+}
+
+/// Returns these operations with those that they need, without those that run already.
+pub(super) fn before(state: &State, wanted: &[usize]) -> Vec<usize> {
+    let (mut found, mut next) = (BTreeSet::new(), wanted.to_vec());
+    while let Some(index) = next.pop() {
+        if let Some(operation) = state.waiting.get(index)
+            && found.insert(index)
+        {
+            next.extend(&operation.after);
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// Returns the operations that write these memories, with what they need; with `readers`, also those
+/// that read them.
+pub(super) fn needed(state: &State, memories: &[usize], readers: bool) -> Vec<usize> {
+    let mut wanted = Vec::new();
+    for memory in memories {
+        if let Some(uses) = state.uses.get(memory) {
+            wanted.extend(uses.writer);
+            if readers {
+                wanted.extend(&uses.readers);
+            }
+        }
+    }
+    before(state, &wanted)
+}

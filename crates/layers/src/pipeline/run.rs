@@ -1,0 +1,300 @@
+//! Running what waits: in order, failures kept to what depends on them.
+
+use std::sync::{Arc, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use keyfold_core::{Error, ErrorKind, Result, SharedError};
+use keyfold_tensor::{PendingBuffer, Value};
+
+use super::failure::Failure;
+use super::host;
+use super::operation::{Operation, Slot, Stopped};
+use super::plan;
+use super::session::{Session, State};
+use super::waiting::Use;
+
+/// The time between two looks for an interrupt.
+const INTERRUPT_CHECK: Duration = Duration::from_millis(20);
+
+/// The right to run a session's operations: one thread at a time has it.
+struct Turn<'s>(&'s Session);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.turns -= 1;
+        if state.turns == 0 {
+            state.runner = None;
+            drop(state);
+            self.0.freed.notify_all();
+        }
+    }
+}
+
+impl Session {
+    /// Runs all operations that wait.
+    ///
+    /// # Errors
+    /// The first failure that nobody was told yet, of this run or an earlier one; an interrupt,
+    /// after which the rest still waits.
+    pub fn flush(&self) -> Result<()> {
+        if self.lock().is_run_here() {
+            // A kernel that flushes: the flush around it goes on, and tells.
+            return Ok(());
+        }
+        self.run_all()?;
+        let told = std::mem::take(&mut self.lock().unreported);
+        told.first().map_or(Ok(()), |failure| Err(failure.error.again()))
+    }
+
+    /// Runs all operations that wait, and keeps failures for later.
+    ///
+    /// # Errors
+    /// An interrupt.
+    pub(super) fn run_all(&self) -> Result<()> {
+        if self.lock().waiting.len() == 0 {
+            return Ok(());
+        }
+        host::without_lock(|| self.run(|state| plan::everything(&state.waiting)))
+    }
+
+    /// Runs what a reader of a pending buffer waits for: everything that was recorded, or inside an
+    /// operation that runs, what the buffer needs.
+    pub(super) fn run_reading(&self, buffer: &PendingBuffer) -> Result<()> {
+        let identity = std::ptr::from_ref(buffer).addr();
+        host::without_lock(|| {
+            self.run(|state| match state.turns {
+                1 => plan::everything(&state.waiting),
+                _ => plan::needed(state, &[identity], false),
+            })
+        })
+    }
+
+    /// Runs what uses these memories.
+    ///
+    /// # Errors
+    /// An interrupt.
+    pub(super) fn settle_memories(&self, memories: &[usize]) -> Result<()> {
+        if memories.is_empty() || self.lock().waiting.len() == 0 {
+            return Ok(());
+        }
+        host::without_lock(|| self.run(|state| plan::needed(state, memories, true)))
+    }
+
+    /// Runs the recorded operations that draw random numbers, with what they need.
+    ///
+    /// # Errors
+    /// An interrupt.
+    pub(super) fn settle_random(&self) -> Result<()> {
+        let waits =
+            |state: &State| state.last_random.filter(|last| state.waiting.get(*last).is_some());
+        {
+            let state = self.lock();
+            // A kernel that draws is itself a recorded operation, in its order.
+            if state.is_run_here() || waits(&state).is_none() {
+                return Ok(());
+            }
+        }
+        host::without_lock(|| {
+            self.run(|state| waits(state).map_or(Vec::new(), |last| plan::before(state, &[last])))
+        })
+    }
+
+    /// Runs what waits, if its oldest operation was recorded longer ago than the limit.
+    pub(super) fn flush_overdue(&self, now: Instant) {
+        let due = {
+            let state = self.lock();
+            let limit = self.options.max_wait.unwrap_or(Duration::MAX);
+            state.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= limit)
+        };
+        if due {
+            // Failures are kept for the next flush; this thread isn't interrupted.
+            let _ = self.run_all();
+        }
+    }
+
+    /// Runs the operations that `choose` names, in order.
+    fn run(&self, choose: impl Fn(&State) -> Vec<usize>) -> Result<()> {
+        let _turn = self.take_turn()?;
+        let chosen = {
+            let mut state = self.lock();
+            let chosen = choose(&state);
+            if !chosen.is_empty() {
+                state.statistics.flushes += 1;
+            }
+            chosen
+        };
+        let mut looked = Instant::now();
+        for (index, dead) in self.without_dead(chosen) {
+            if dead {
+                continue;
+            }
+            if looked.elapsed() >= INTERRUPT_CHECK {
+                host::interrupted()?;
+                looked = Instant::now();
+            }
+            self.run_one(index)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no other thread runs operations of this session.
+    fn take_turn(&self) -> Result<Turn<'_>> {
+        let me: (ThreadId, u32) = (std::thread::current().id(), std::process::id());
+        let mut state = self.lock();
+        loop {
+            match state.runner {
+                None => break,
+                Some(runner) if runner == me => break,
+                Some((_, process)) if process != me.1 => {
+                    return Err(Error::new(
+                        ErrorKind::Pipeline,
+                        "this process was forked while another thread ran the pipeline's \
+                         operations, and that thread isn't in the child",
+                    ));
+                }
+                Some(_) => {
+                    let waited = self.freed.wait_timeout(state, INTERRUPT_CHECK);
+                    drop(waited);
+                    host::interrupted()?;
+                    state = self.lock();
+                }
+            }
+        }
+        state.runner = Some(me);
+        state.turns += 1;
+        Ok(Turn(self))
+    }
+
+    /// Removes operations without an effect, and returns the others in order.
+    fn without_dead(&self, chosen: Vec<usize>) -> Vec<(usize, bool)> {
+        let mut dropped = Vec::new();
+        let mut kept: Vec<(usize, bool)> = chosen.into_iter().map(|index| (index, false)).collect();
+        // From the last one, whose arguments may have been all that held others' results.
+        for (index, dead) in kept.iter_mut().rev() {
+            let mut state = self.lock();
+            let running = state.running.contains(index);
+            let Some(operation) = state.waiting.get(*index).filter(|_| !running) else { continue };
+            if operation.is_dead() {
+                *dead = true;
+                if let Some(operation) = state.remove(*index) {
+                    state.statistics.dead += 1;
+                    drop(state);
+                    // Without the lock: an argument may be the last reference to a large graph.
+                    drop(operation.take_args());
+                    dropped.push(operation);
+                }
+            }
+        }
+        kept
+    }
+
+    /// Runs one operation, unless it ran meanwhile.
+    fn run_one(&self, index: usize) -> Result<()> {
+        let operation = {
+            let mut state = self.lock();
+            let Some(operation) = state.waiting.get(index).cloned() else { return Ok(()) };
+            if state.running.contains(&index) {
+                return Err(Error::new(
+                    ErrorKind::Pipeline,
+                    format!(
+                        "{}: the kernel reads a tensor that is computed from its own result",
+                        operation.operator.name()
+                    ),
+                ));
+            }
+            state.running.push(index);
+            operation
+        };
+        let outcome = operation.run();
+        let mut state = self.lock();
+        state.running.retain(|running| *running != index);
+        let outcome = match outcome {
+            Err(Stopped::Itself(error)) if host::is_interrupt(&error) => return Err(error),
+            outcome => outcome,
+        };
+        let failed = match outcome {
+            Ok(()) => {
+                state.statistics.ran += 1;
+                None
+            }
+            Err(Stopped::Before(error)) => {
+                state.statistics.skipped += 1;
+                Some(error)
+            }
+            Err(Stopped::Itself(error)) => {
+                // Without the lock, since the place may be the host language's to resolve.
+                drop(state);
+                let call = self.describe(&operation);
+                let failure = Arc::new(Failure::new(&operation, call, error));
+                state = self.lock();
+                state.statistics.ran += 1;
+                state.statistics.failed += 1;
+                state.unreported.push(Arc::clone(&failure));
+                state.last_failure = Some(Arc::clone(&failure));
+                Some(failure.error.clone())
+            }
+        };
+        state.settle(&operation, failed.as_ref());
+        state.remove(index);
+        drop(state);
+        // Without the lock: an argument may be the last reference to a large graph.
+        drop(operation.take_args());
+        Ok(())
+    }
+}
+
+impl State {
+    /// Returns whether this thread runs operations of the session now.
+    pub(super) fn is_run_here(&self) -> bool {
+        self.runner.is_some_and(|(thread, _)| thread == std::thread::current().id())
+    }
+
+    /// Removes an operation that is done.
+    fn remove(&mut self, index: usize) -> Option<Arc<Operation>> {
+        let operation = self.waiting.remove(index)?;
+        self.pending_bytes = self.pending_bytes.saturating_sub(operation.bytes);
+        if self.waiting.len() == 0 {
+            self.uses.clear();
+            self.oldest = None;
+        }
+        Some(operation)
+    }
+
+    /// Fills or fails the memory that an operation writes, if no operation after it does.
+    fn settle(&mut self, operation: &Operation, failed: Option<&SharedError>) {
+        for memory in operation.results.iter().flatten().filter_map(Slot::held) {
+            self.conclude(operation.index, &memory, failed);
+        }
+        if operation.written.is_empty() {
+            return;
+        }
+        let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in &operation.written {
+            if let Some(Value::Tensor(tensor)) = args.get(*at)
+                && let Some(memory) = tensor.buffer().pending()
+            {
+                self.conclude(operation.index, memory, failed);
+            }
+        }
+    }
+
+    fn conclude(&mut self, index: usize, memory: &PendingBuffer, failed: Option<&SharedError>) {
+        if let Some(error) = failed {
+            memory.fail(error.clone());
+            return;
+        }
+        let identity = std::ptr::from_ref(memory).addr();
+        let last = self.uses.get(&identity).and_then(|uses| uses.writer);
+        let Some(staged) = memory.staged() else { return };
+        if last.is_some_and(|last| last != index) {
+            return;
+        }
+        memory.fill();
+        // From now on tensors are of this memory, for which others may still wait to read it.
+        let readers = self.uses.get(&identity).map(|uses| uses.readers.clone()).unwrap_or_default();
+        let known = self.uses.entry(Arc::as_ptr(staged).cast::<()>().addr()).or_default();
+        *known = Use { writer: None, readers };
+    }
+}

@@ -1,0 +1,356 @@
+//! A pipeline's record: what waits, and what became of what ran.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use keyfold_core::{Error, ErrorKind, Result, SharedError};
+use keyfold_dispatch::{
+    DispatchKey, DispatchKeySet, LocalContext, LocalGuard, include_keys_with, local_data,
+};
+use keyfold_tensor::{PendingBuffer, PendingSource};
+use rustc_hash::FxHashMap;
+
+use super::failure::Failure;
+use super::operation::{Operation, Slot};
+use super::waiting::{Use, Waiting};
+use super::{random, timer};
+
+/// The limits of a pipeline. A recording that reaches one runs what waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The most operations that wait.
+    pub max_ops: usize,
+    /// The most bytes that wait: results of operations, and copies of other libraries' arrays.
+    pub max_pending_bytes: u64,
+    /// The longest time that an operation waits; a thread of its own runs what waits then.
+    pub max_wait: Option<Duration>,
+    /// Whether a backward pass runs what waits when it is done.
+    pub flush_on_backward: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            max_ops: 10_000,
+            max_pending_bytes: 1 << 30,
+            max_wait: None,
+            flush_on_backward: false,
+        }
+    }
+}
+
+impl Options {
+    /// # Errors
+    /// [`ErrorKind::Value`] for a limit of 0.
+    fn check(&self) -> Result<()> {
+        let zero = [
+            ("max_ops", self.max_ops == 0),
+            ("max_pending_bytes", self.max_pending_bytes == 0),
+            ("max_wait", self.max_wait == Some(Duration::ZERO)),
+        ];
+        let Some((name, _)) = zero.into_iter().find(|(_, zero)| *zero) else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::Value,
+            format!(
+                "{name} of a pipeline is 0, so nothing could wait: give at least 1, or no pipeline"
+            ),
+        ))
+    }
+}
+
+/// What a pipeline has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Operations recorded.
+    pub recorded: u64,
+    /// Operations that ran, those that failed included.
+    pub ran: u64,
+    /// Calls that ran at once.
+    pub at_once: u64,
+    /// Operations left out, since nobody held a result.
+    pub dead: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Operations that didn't run, since one before them failed.
+    pub skipped: u64,
+    /// Times that something waiting was run.
+    pub flushes: u64,
+}
+
+/// Calls of one operator that ran at once, for one reason.
+#[derive(Clone, Debug)]
+pub struct AtOnce {
+    /// The operator's name.
+    pub operator: String,
+    /// The reason.
+    pub reason: &'static str,
+    /// The number of such calls.
+    pub count: u64,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) open: bool,
+    /// The number of blocks that it is open in; those inside the first join it.
+    blocks: usize,
+    pub(super) waiting: Waiting,
+    pub(super) pending_bytes: u64,
+    /// Uses of memory by waiting operations, by the memory's identity.
+    pub(super) uses: FxHashMap<usize, Use>,
+    /// The last recorded operation that draws random numbers.
+    pub(super) last_random: Option<usize>,
+    /// When the oldest operation was recorded, if there is a limit of time.
+    pub(super) oldest: Option<Instant>,
+    /// The thread and process that run operations now, and the operations that it is in.
+    pub(super) runner: Option<(ThreadId, u32)>,
+    pub(super) running: Vec<usize>,
+    pub(super) turns: usize,
+    /// Failures that nobody was told yet.
+    pub(super) unreported: Vec<Arc<Failure>>,
+    pub(super) last_failure: Option<Arc<Failure>>,
+    pub(super) statistics: Statistics,
+    pub(super) at_once: Vec<AtOnce>,
+    /// The context of the last recorded operation, which most share.
+    pub(super) context: Option<Arc<LocalContext>>,
+}
+
+/// An open pipeline: the local data of the keys Pipeline and Deferred.
+pub struct Session {
+    this: Weak<Session>,
+    pub(super) options: Options,
+    state: Mutex<State>,
+    pub(super) freed: Condvar,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({:?})", self.options)
+    }
+}
+
+/// How a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Normally, or by an error: what waits runs, as it would have without a pipeline.
+    Run,
+    /// By an interrupt: what waits is given up, and its readers get an error.
+    GiveUp,
+}
+
+impl Session {
+    /// Makes a pipeline that isn't open yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Value`] for a limit of 0.
+    pub fn new(options: Options) -> Result<Arc<Session>> {
+        options.check()?;
+        Ok(Arc::new_cyclic(|this| Session {
+            this: Weak::clone(this),
+            options,
+            state: Mutex::default(),
+            freed: Condvar::new(),
+        }))
+    }
+
+    /// Returns the pipeline that is open here, whose record a new block joins.
+    pub fn current() -> Option<Arc<Session>> {
+        local_data::<Session>().filter(|session| session.is_open())
+    }
+
+    /// Returns the keys that bring calls to a pipeline, for a host language's own guard with the
+    /// session as its data.
+    pub fn keys() -> DispatchKeySet {
+        DispatchKeySet::from([DispatchKey::Pipeline, DispatchKey::Deferred])
+    }
+
+    /// Returns the limits.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Opens it, or opens one block more.
+    pub fn open(&self) {
+        let first = {
+            let mut state = self.lock();
+            state.blocks += 1;
+            !std::mem::replace(&mut state.open, true)
+        };
+        if first {
+            random::note(&self.this);
+        }
+    }
+
+    /// Records the calls on this thread while the guard lives.
+    pub fn enter(&self) -> LocalGuard {
+        include_keys_with(Session::keys(), self.share())
+    }
+
+    /// Ends a block. The last one's end closes the pipeline, after which calls run at once again.
+    ///
+    /// # Errors
+    /// The first failure that nobody was told yet.
+    pub fn close(&self, ending: Ending) -> Result<()> {
+        let is_last = {
+            let mut state = self.lock();
+            state.blocks = state.blocks.saturating_sub(1);
+            state.blocks == 0
+        };
+        if !is_last {
+            return match ending {
+                Ending::Run => self.flush(),
+                // The block around it decides.
+                Ending::GiveUp => Ok(()),
+            };
+        }
+        let flushed = match ending {
+            Ending::Run => self.flush(),
+            Ending::GiveUp => Ok(()),
+        };
+        self.lock().open = false;
+        // What an interrupt left, or what another thread recorded meanwhile.
+        self.give_up();
+        flushed
+    }
+
+    /// Gives up what waits: its readers get an error.
+    fn give_up(&self) {
+        let error = || {
+            SharedError::new(Error::new(
+                ErrorKind::Pipeline,
+                "the pipeline's block was left before this tensor was computed",
+            ))
+        };
+        let left: Vec<Arc<Operation>> = {
+            let mut state = self.lock();
+            if state.runner.is_some() {
+                // The running thread still uses them, and ends with them.
+                return;
+            }
+            let left = std::mem::take(&mut state.waiting);
+            let (first, list) = (left.next(), left.list);
+            state.waiting.first = first;
+            state.pending_bytes = 0;
+            state.uses.clear();
+            state.oldest = None;
+            list.into_iter().flatten().collect()
+        };
+        if left.is_empty() {
+            return;
+        }
+        let error = error();
+        for operation in &left {
+            for memory in operation.results.iter().flatten().filter_map(Slot::held) {
+                memory.fail(error.clone());
+            }
+            let args = operation.take_args();
+            for at in &operation.written {
+                if let Some(keyfold_tensor::Value::Tensor(tensor)) = args.get(*at)
+                    && let Some(memory) = tensor.buffer().pending()
+                {
+                    memory.fail(error.clone());
+                }
+            }
+        }
+    }
+
+    /// Returns whether calls are recorded.
+    pub fn is_open(&self) -> bool {
+        self.lock().open
+    }
+
+    /// Returns the number of operations that wait.
+    pub fn pending_count(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// Returns the bytes that wait.
+    pub fn pending_bytes(&self) -> u64 {
+        self.lock().pending_bytes
+    }
+
+    /// Returns what it has done.
+    pub fn statistics(&self) -> Statistics {
+        self.lock().statistics
+    }
+
+    /// Returns the last operation that failed.
+    pub fn last_failure(&self) -> Option<Arc<Failure>> {
+        self.lock().last_failure.clone()
+    }
+
+    pub(super) fn share(&self) -> Arc<Session> {
+        self.this.upgrade().unwrap_or_else(|| unreachable!("sessions live in an Arc"))
+    }
+
+    /// Returns whether it is the source of a pending buffer.
+    pub(super) fn is_source(&self, source: &dyn PendingSource) -> bool {
+        std::ptr::addr_eq(std::ptr::from_ref(self), std::ptr::from_ref(source))
+    }
+
+    /// Returns the pipeline as the source of its pending buffers.
+    pub(super) fn as_source(&self) -> Weak<dyn PendingSource> {
+        let this: Weak<Session> = Weak::clone(&self.this);
+        this
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a call that runs at once.
+    pub(super) fn note_at_once(&self, operator: &str, reason: &'static str) {
+        let mut state = self.lock();
+        state.statistics.at_once += 1;
+        let known = state.at_once.iter_mut().find(|c| c.operator == operator && c.reason == reason);
+        match known {
+            Some(known) => known.count += 1,
+            None => {
+                state.at_once.push(AtOnce { operator: operator.to_owned(), reason, count: 1 });
+            }
+        }
+    }
+
+    /// Starts the clock of the limit of time, if that is the first operation that waits.
+    pub(super) fn start_clock(&self, state: &mut State) {
+        if let Some(limit) = self.options.max_wait
+            && state.oldest.is_none()
+        {
+            let now = Instant::now();
+            state.oldest = Some(now);
+            timer::watch(Weak::clone(&self.this), now + limit);
+        }
+    }
+}
+
+impl PendingSource for Session {
+    fn run_for(&self, buffer: &PendingBuffer) -> Result<()> {
+        self.run_reading(buffer)
+    }
+
+    fn was_told(&self, error: &SharedError) {
+        self.lock().unreported.retain(|failure| !failure.error.is(error));
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Nobody waits any more who could be told otherwise.
+        self.give_up();
+    }
+}
+
+impl Slot {
+    /// Returns the memory, if somebody holds it.
+    pub(super) fn held(&self) -> Option<Arc<PendingBuffer>> {
+        self.memory.upgrade()
+    }
+}
+
+/// Returns a session as local data, to compare with [`local_data`]'s.
+pub fn as_data(session: &Arc<Session>) -> Arc<dyn Any + Send + Sync> {
+    let session: Arc<Session> = Arc::clone(session);
+    session
+}
