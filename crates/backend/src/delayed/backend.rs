@@ -378,10 +378,11 @@ struct DelayedGroup {
 impl GroupKernel for DelayedGroup {
     unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], outs: &[&Tensor]) -> Result<()> {
         let (below, params) = (Arc::clone(&self.below), params.to_vec());
-        execute(&self.memory, inputs, outs, move |inputs, outs| {
+        let run: Deferred = Box::new(move |inputs, outs| {
             // SAFETY: the caller's contract, which covers the time when the kernel runs.
             unsafe { below.run(inputs, &params, outs) }
-        })
+        });
+        execute(&self.memory, inputs, outs, run)
     }
 }
 
