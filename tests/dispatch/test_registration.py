@@ -395,17 +395,17 @@ def test_a_second_fallback_is_an_error(d, raises_saying):
         d.fallback("Tracer", lambda op, keyset, args, kwargs: 1)
 
 
-def test_a_fallback_of_the_process_is_taken_back(lib, ns, word):
+def test_a_fallback_of_the_process_is_taken_back(lib, ns, word, audit):
     lib.define("f(Tensor x) -> Tensor")
     lib.impl("f", lambda x: word("cpu"), "CPU")
     op = kf.get_op(f"{ns}::f")
-    handle = kf.fallback("Pipeline", lambda op, keyset, args, kwargs: word(f"traced {op.name}"))
+    handle = kf.fallback(audit, lambda op, keyset, args, kwargs: word(f"traced {op.name}"))
     try:
-        with kf.include_keys("Pipeline"):
+        with kf.include_keys(audit):
             assert op(word("x")).text == f"traced {ns}::f"
     finally:
         handle.remove()
-    with kf.include_keys("Pipeline"):
+    with kf.include_keys(audit):
         assert op(word("x")).text == "cpu"
 
 
