@@ -1,16 +1,22 @@
 //! Calls of built-in operators.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
-use keyfold_dispatch::Dispatcher;
+use keyfold_dispatch::{Dispatcher, Operator};
 use keyfold_tensor::{Tensor, Value, ValueRef};
+
+/// The operator that most steps call.
+const ELEMENTWISE: &str = "keyfold::elementwise.out";
 
 /// The operators of a dispatcher, on a device.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     dispatcher: Dispatcher<Value>,
     device: Device,
+    /// [`ELEMENTWISE`], so that a run needn't look for it.
+    elementwise: Option<Arc<Operator<Value>>>,
 }
 
 /// Returns sizes as operators take them.
@@ -37,7 +43,8 @@ pub(super) fn padded(dims: &[i64], pre: &[i64], post: &[i64]) -> Result<Vec<i64>
 
 impl Calls {
     pub(super) fn new(dispatcher: Dispatcher<Value>, device: Device) -> Calls {
-        Calls { dispatcher, device }
+        let elementwise = dispatcher.operator(ELEMENTWISE).ok();
+        Calls { dispatcher, device, elementwise }
     }
 
     pub(super) fn device(&self) -> Device {
@@ -93,20 +100,26 @@ impl Calls {
             numbers.iter().map(|&number| ValueRef::from(number)).collect();
         let shape = shape.map_or(ValueRef::None, ValueRef::Ints);
         let args = [ValueRef::Refs(&inputs), ValueRef::Refs(&numbers), text.into(), shape];
-        self.into("keyfold::elementwise", &args, out)
+        self.into(ELEMENTWISE, &args, out)
     }
 
-    /// Calls an operator with one result, into a tensor where one is given.
+    /// Calls an operator's overload `.out` with a tensor for its result, or the one without `.out` where none
+    /// is given.
     pub(super) fn into(
         &self,
         name: &str,
         args: &[ValueRef<'_>],
         out: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let Some(out) = out else { return self.one(name, args) };
+        let Some(out) = out else { return self.one(name.trim_end_matches(".out"), args) };
         let mut all: smallvec::SmallVec<[ValueRef<'_>; 12]> = args.into();
         all.push(ValueRef::Tensor(out));
-        self.one(&format!("{name}.out"), &all)
+        match &self.elementwise {
+            Some(operator) if name == ELEMENTWISE && !operator.is_removed() => {
+                operator.call(&all)?.into_tensor()
+            }
+            _ => self.one(name, &all),
+        }
     }
 
     /// Returns a tensor in a dtype: itself where it has that.

@@ -78,7 +78,7 @@ pub(super) fn forward(node: &Node<'_>, conv: &Convolution) -> Result<Results> {
         (groups as i64).into(),
     ];
     if conv.alpha.0 == 1.0 && conv.beta.0 == 0.0 {
-        let result = calls.into("aten::convolution", &args, node.target(Port::Y, dtype))?;
+        let result = calls.into("aten::convolution.out", &args, node.target(Port::Y, dtype))?;
         return Ok(node.done(Port::Y, result, dtype));
     }
     blended(node, conv, Port::Y, calls.one("aten::convolution", &args)?)
@@ -108,7 +108,7 @@ pub(super) fn fused(
         (groups as i64).into(),
         activation.into(),
     ];
-    let name = "keyfold::convolution_activation";
+    let name = "keyfold::convolution_activation.out";
     let result = calls.into(name, &args, last.target(port, node.dtype))?;
     Ok(last.done(port, result, node.dtype))
 }

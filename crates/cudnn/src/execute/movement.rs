@@ -24,7 +24,8 @@ fn inputs(node: &Node<'_>) -> Result<Vec<Tensor>> {
         DType::U8 if dtype.is_f8() => DType::F32,
         held => held,
     });
-    places().map(|place| node.program.load(node.memory, place, wide)).collect()
+    let load = |place| Ok(node.program.load(node.memory, place, wide)?.into_owned());
+    places().map(load).collect()
 }
 
 pub(super) fn compute(node: &Node<'_>) -> Result<Results> {

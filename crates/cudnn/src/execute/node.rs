@@ -1,9 +1,12 @@
 //! An operation while it runs: what it reads, and what it writes.
 
+use std::borrow::Cow;
+
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
 use keyfold_tensor::Tensor;
 
 use super::calls::Calls;
+use super::pointwise::Expression;
 use super::program::Program;
 use super::{Precision, float8};
 use crate::{DataType, OpSpec, Port, TensorSpec};
@@ -17,6 +20,8 @@ pub(super) struct Node<'a> {
     pub(super) op: &'a OpSpec,
     /// The dtype that it computes in.
     pub(super) dtype: DType,
+    /// What it evaluates, if it is a pointwise one.
+    pub(super) expression: Option<&'a Expression>,
     /// The tensors of the graph that are there, by their place in its list.
     pub(super) memory: &'a [Option<Tensor>],
 }
@@ -47,6 +52,11 @@ impl Node<'_> {
 
     /// Returns a tensor that it may read, in a dtype.
     pub(super) fn find_as(&self, port: Port, dtype: DType) -> Result<Option<Tensor>> {
+        Ok(self.look_as(port, dtype)?.map(Cow::into_owned))
+    }
+
+    /// Returns a tensor that it may read, in a dtype; the one of the run where that has it.
+    pub(super) fn look_as(&self, port: Port, dtype: DType) -> Result<Option<Cow<'_, Tensor>>> {
         let Some(uid) = self.op.input(port) else { return Ok(None) };
         self.program.load(self.memory, self.program.place(uid), dtype).map(Some)
     }

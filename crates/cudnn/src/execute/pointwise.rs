@@ -2,6 +2,7 @@
 
 use keyfold_core::{DType, Result, Scalar};
 use keyfold_tensor::Tensor;
+use smallvec::SmallVec;
 
 use super::node::{Node, Results};
 use crate::{Pointwise, PointwiseMode, Port};
@@ -23,6 +24,21 @@ const ATAN2: &str = "\
     d = (u * cos(a2) - v * sin(a2)) / (v * cos(a2) + u * sin(a2)); \
     a3 = a2 + d * (1.0 - d * d * (1.0 / 3.0 - d * d / 5.0)); \
     where(isnan(m), m, where(x < 0 or 1.0 / x < 0, -a3, a3))";
+
+/// The expression of an operation, and its parameters: made once for a plan.
+#[derive(Debug)]
+pub(super) struct Expression {
+    text: String,
+    numbers: Vec<Scalar>,
+}
+
+impl Expression {
+    /// Makes the expression of an operation that computes in floats or in whole numbers.
+    pub(super) fn new(pointwise: &Pointwise, is_float: bool) -> Expression {
+        let numbers = numbers(pointwise).into_iter().map(|number| number.1).collect();
+        Expression { text: text(pointwise, is_float), numbers }
+    }
+}
 
 /// Returns the expression of a mode, of its inputs and of the parameters that [`numbers`] gives.
 fn text(pointwise: &Pointwise, is_float: bool) -> String {
@@ -156,32 +172,27 @@ pub(super) fn compute(node: &Node<'_>, pointwise: &Pointwise) -> Result<Results>
     if mode.is_backward() {
         let (dy, x) = (node.read_as(Port::Dy, dtype)?, node.read_as(Port::X, dtype)?);
         let name = match mode {
-            M::GeluBackward => "aten::gelu_backward",
-            M::GeluApproxTanhBackward => "aten::gelu_tanh_backward",
-            _ => return map(node, pointwise, (Port::Dx, dtype), &[&dy, &x]),
+            M::GeluBackward => "aten::gelu_backward.out",
+            M::GeluApproxTanhBackward => "aten::gelu_tanh_backward.out",
+            _ => return map(node, (Port::Dx, dtype), &[&dy, &x]),
         };
         let (x, args) = (&x, &dy);
         let result = calls.into(name, &[args.into(), x.into()], node.target(Port::Dx, dtype))?;
         return Ok(node.done(Port::Dx, result, dtype));
     }
-    let x = node.read_as(Port::X, dtype)?;
-    let b = node.find_as(Port::B, dtype)?;
-    let t = node.find_as(Port::T, DType::Bool)?;
-    let inputs: Vec<&Tensor> = [Some(&x), b.as_ref(), t.as_ref()].into_iter().flatten().collect();
+    let x = node.look_as(Port::X, dtype)?;
+    let b = node.look_as(Port::B, dtype)?;
+    let t = node.look_as(Port::T, DType::Bool)?;
+    let inputs = [x.as_deref(), b.as_deref(), t.as_deref()];
+    let inputs: SmallVec<[&Tensor; 3]> = inputs.into_iter().flatten().collect();
     let result = if mode.is_logical() { DType::Bool } else { dtype };
-    map(node, pointwise, (Port::Y, result), &inputs)
+    map(node, (Port::Y, result), &inputs)
 }
 
-/// Evaluates the expression of a mode, whose result has a dtype.
-fn map(
-    node: &Node<'_>,
-    pointwise: &Pointwise,
-    (port, dtype): (Port, DType),
-    inputs: &[&Tensor],
-) -> Result<Results> {
-    let numbers: Vec<Scalar> = numbers(pointwise).into_iter().map(|number| number.1).collect();
-    let text = text(pointwise, node.dtype.is_floating());
+/// Evaluates the expression of an operation, whose result has a dtype.
+fn map(node: &Node<'_>, (port, dtype): (Port, DType), inputs: &[&Tensor]) -> Result<Results> {
+    let Expression { text, numbers } = node.expression.expect("pointwise steps have expressions");
     let target = node.target(port, dtype);
-    let result = node.calls().map_to(&text, inputs, &numbers, None, target)?;
+    let result = node.calls().map_to(text, inputs, numbers, None, target)?;
     Ok(node.done(port, result, dtype))
 }

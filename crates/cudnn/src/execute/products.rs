@@ -19,7 +19,7 @@ pub(super) fn matmul(node: &Node<'_>) -> Result<Results> {
     let (m, n) = (number(Port::MOverride)?, number(Port::NOverride)?);
     if m.is_none() && n.is_none() {
         let target = node.target(Port::C, dtype);
-        let c = calls.into("aten::matmul", &[(&a).into(), (&b).into()], target)?;
+        let c = calls.into("aten::matmul.out", &[(&a).into(), (&b).into()], target)?;
         return Ok(node.done(Port::C, c, dtype));
     }
     let mut c = calls.matmul(&a, &b)?;
@@ -46,7 +46,7 @@ pub(super) fn fused(
     let bias = bias.as_ref().map_or(ValueRef::None, ValueRef::Tensor);
     let args = [(&a).into(), (&matrix).into(), bias, activation.into()];
     let target = last.target(port, node.dtype);
-    let result = calls.into("keyfold::linear_activation", &args, target)?;
+    let result = calls.into("keyfold::linear_activation.out", &args, target)?;
     Ok(last.done(port, result, node.dtype))
 }
 

@@ -1,6 +1,6 @@
 //! A graph as a list of steps, and how they are run.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
@@ -25,6 +25,8 @@ struct Step {
     place: String,
     /// For several operations, the port and number of the bias, and the activation's name.
     epilogue: Option<(Option<Uid>, &'static str)>,
+    /// What a pointwise operation evaluates.
+    expression: Option<pointwise::Expression>,
     /// The places of virtual tensors that no later step reads.
     frees: Vec<usize>,
 }
@@ -35,7 +37,8 @@ pub(super) struct Program {
     graph: Arc<ValidGraph>,
     precision: Precision,
     calls: Calls,
-    places: HashMap<Uid, usize>,
+    /// The places of tensors in the graph's list, in the order of their numbers.
+    places: Vec<(Uid, usize)>,
     steps: Vec<Step>,
     /// The numbers that belong to the graph, at the places of their tensors.
     constants: Vec<Option<Tensor>>,
@@ -51,7 +54,9 @@ impl Program {
         progress: Progress<'_>,
     ) -> Result<Program> {
         let tensors = &graph.spec().tensors;
-        let places = tensors.iter().enumerate().map(|(place, t)| (t.uid, place)).collect();
+        let places = tensors.iter().enumerate().map(|(place, t)| (t.uid, place));
+        let mut places: Vec<(Uid, usize)> = places.collect();
+        places.sort_unstable();
         let mut program = Program {
             precision,
             calls,
@@ -103,8 +108,16 @@ impl Program {
                 1 => graph.spec().place(op),
                 _ => format!("{} ({})", graph.spec().place(op), place.join(" + ")),
             };
+            let expression = match &op.operation {
+                Operation::Pointwise(pointwise) => {
+                    let dtype = program.working(op);
+                    Some(pointwise::Expression::new(pointwise, dtype.is_floating()))
+                }
+                _ => None,
+            };
             let operations = chain.iter().map(|&index| operations[index].clone()).collect();
-            steps.push((last, Step { operations, place, epilogue, frees: Vec::new() }));
+            let step = Step { operations, place, epilogue, expression, frees: Vec::new() };
+            steps.push((last, step));
         }
         // A chain runs where its last operation would: all that it reads is there.
         steps.sort_by_key(|step| step.0);
@@ -158,8 +171,7 @@ impl Program {
             }
             _ => return alone,
         };
-        let working = |op: &OpSpec| self.precision.working(op.compute.unwrap_or(DataType::F32));
-        let dtype = working(op);
+        let dtype = self.working(op);
         // A fused kernel of halves rounds once, and the graph says that each result is rounded.
         if !matches!(dtype, DType::F32 | DType::F64) {
             return alone;
@@ -169,7 +181,7 @@ impl Program {
         while let Some(next) = self.only_reader(operations, result, dtype) {
             let op = operations[next];
             let Operation::Pointwise(pointwise) = &op.operation else { break };
-            if taken[next] || working(op) != dtype {
+            if taken[next] || self.working(op) != dtype {
                 break;
             }
             let other = op.inputs.iter().map(|entry| entry.1).find(|&uid| uid != result);
@@ -221,7 +233,7 @@ impl Program {
             let mut frees = Vec::new();
             for op in &self.steps[index].operations {
                 for (_, uid) in op.inputs.iter().chain(&op.outputs) {
-                    let place = self.places[uid];
+                    let place = self.place(*uid);
                     let is_virtual = self.graph.spec().tensors[place].is_virtual;
                     if is_virtual && !std::mem::replace(&mut seen[place], true) {
                         frees.push(place);
@@ -240,9 +252,19 @@ impl Program {
         self.precision
     }
 
+    /// Returns the dtype that an operation computes in.
+    fn working(&self, op: &OpSpec) -> DType {
+        self.precision.working(op.compute.unwrap_or(DataType::F32))
+    }
+
     /// Returns the place of a tensor in the graph's list.
     pub(super) fn place(&self, uid: Uid) -> usize {
-        self.places[&uid]
+        self.find(uid).expect("operations of a valid graph name its tensors")
+    }
+
+    fn find(&self, uid: Uid) -> Option<usize> {
+        let found = self.places.binary_search_by_key(&uid, |entry| entry.0);
+        found.ok().map(|index| self.places[index].1)
     }
 
     pub(super) fn spec(&self, place: usize) -> &TensorSpec {
@@ -302,18 +324,19 @@ impl Program {
         (constants + tables + 256 * self.steps.len() + 128 * self.places.len()) as u64
     }
 
-    /// Returns a tensor of the graph in a dtype.
-    pub(super) fn load(
+    /// Returns a tensor of the graph in a dtype: itself where it has that.
+    pub(super) fn load<'a>(
         &self,
-        memory: &[Option<Tensor>],
+        memory: &'a [Option<Tensor>],
         place: usize,
         dtype: DType,
-    ) -> Result<Tensor> {
+    ) -> Result<Cow<'a, Tensor>> {
         let tensor = memory[place].as_ref().ok_or_else(|| self.missing(place))?;
         let of = dtype_of(self.spec(place));
         match tensor.dtype() {
-            DType::U8 => self.decoded(tensor, of, dtype),
-            _ => self.calls.to(tensor, dtype),
+            DType::U8 if of.is_f8() => self.decoded(tensor, of, dtype).map(Cow::Owned),
+            held if held == dtype => Ok(Cow::Borrowed(tensor)),
+            _ => self.calls.to(tensor, dtype).map(Cow::Owned),
         }
     }
 
@@ -357,20 +380,21 @@ impl Program {
     fn run_step(&self, step: &Step, memory: &[Option<Tensor>]) -> Result<(usize, Results)> {
         let node = |index: usize| {
             let op = &step.operations[index];
-            let dtype = self.precision.working(op.compute.unwrap_or(DataType::F32));
-            Node { program: self, op, dtype, memory }
+            let expression = step.expression.as_ref();
+            Node { program: self, op, dtype: self.working(op), expression, memory }
         };
         let (first, last) = (node(0), step.operations.len() - 1);
         let results = if let Some((bias, activation)) = step.epilogue {
             let load = |uid: Uid| self.load(memory, self.place(uid), first.dtype);
             let bias = bias.map(load).transpose()?;
+            let bias = bias.as_deref();
             let port = step.operations[last].outputs[0].0;
             let last = node(last);
             match &first.op.operation {
                 Operation::ConvFprop(conv) => {
-                    convolution::fused(&first, conv, bias.as_ref(), activation, (&last, port))
+                    convolution::fused(&first, conv, bias, activation, (&last, port))
                 }
-                _ => products::fused(&first, bias.as_ref(), activation, (&last, port)),
+                _ => products::fused(&first, bias, activation, (&last, port)),
             }?
         } else {
             compute(&first)?
@@ -388,7 +412,11 @@ impl Program {
         };
         if spec.is_virtual {
             let held = self.precision.held(dtype);
-            memory[place] = Some(converted(&self.calls, &result, dtype, held)?);
+            // What moves elements passes bytes of 8-bit floats on as they are.
+            memory[place] = Some(match dtype.is_f8() && result.dtype() == DType::U8 {
+                true if held != DType::U8 => self.decoded(&result, dtype, held)?,
+                _ => converted(&self.calls, &result, dtype, held)?,
+            });
             return Ok(());
         }
         let target = memory[place].as_ref().ok_or_else(|| self.missing(place))?;
@@ -408,7 +436,7 @@ impl PlanRunner for Program {
         let _guard = exclude_keys(modes);
         let mut memory = self.constants.clone();
         for (uid, tensor) in pack.tensors {
-            let Some(&place) = self.places.get(uid) else { continue };
+            let Some(place) = self.find(*uid) else { continue };
             let by_value = self.spec(place).by_value && tensor.device() != self.calls.device();
             memory[place] = Some(match by_value {
                 true => tensor.to_device(self.calls.device())?,

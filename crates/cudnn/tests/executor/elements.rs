@@ -3,7 +3,7 @@
 use keyfold::Device;
 use keyfold::cudnn::{
     DataType, Layout, Number, Operation, Pointwise, PointwiseMode as M, Port, Precision, Reduction,
-    ReductionMode, TensorSpec,
+    ReductionMode, TensorSpec, Transpose,
 };
 
 use super::*;
@@ -355,6 +355,24 @@ fn bytes_of_8_bit_floats_survive_and_midpoints_go_to_even() {
         let got = run(g.spec(), &[(x, given), (back, vec![1.0; finite as usize]), (bytes, raw)]);
         assert_eq!(got[0], want, "{dtype}");
         assert_eq!(got[1], numbers, "{dtype}");
+    }
+}
+
+#[test]
+fn moved_bytes_of_8_bit_floats_are_decoded_in_every_precision() {
+    let mut g = graph();
+    let spec = TensorSpec::new(0, DataType::E5M2, &[2, 2], Layout::Packed).unwrap();
+    let x = g.tensor(spec.named("x")).unwrap();
+    let turn = Operation::Transpose(Transpose { permutation: vec![1, 0] });
+    let moved = g.add(turn, &[(Port::X, x)], &[]).unwrap()[0].1;
+    assert_eq!(g.spec().tensor(moved).unwrap().dtype, Some(DataType::E5M2));
+    add(&mut g, pointwise(M::Identity), &[(Port::X, moved)], &[]);
+    let given = [(x, vec![0x3c, 0xc0, 0x44, 0x38].into_iter().map(f64::from).collect())];
+    for precision in [Precision::AsSpec, Precision::F32, Precision::F64] {
+        for device in [Device::CPU, toy()] {
+            let got = run_on(g.spec(), &given, device, precision).unwrap();
+            assert_eq!(got[0], [1.0, 4.0, -2.0, 0.5], "{precision:?} on {device}");
+        }
     }
 }
 
