@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -160,6 +161,13 @@ def test_other_operations_infer_sizes():
     back = g.resample_backward(pooled, index=index, window=2)
     assert back.dim == [2, 4, 8, 8]
     assert g.resample(image, window=2, resampling_mode="avgpool_include_padding")[1] is None
+    half, quarter = Fraction(1, 2), [Fraction(1, 4), 0]
+    twice, _ = g.resample(
+        image, window=1, stride=half, pre_padding=quarter, resampling_mode="bilinear"
+    )
+    assert twice.dim == [2, 4, 15, 15]
+    with pytest.raises(kf.BindingError, match=r"stride takes an int, a fractions.Fraction"):
+        g.resample(image, window=1, stride=0.5)
     matrix = g.tensor(dim=[5, 2, 3])
     assert g.matmul(matrix, g.tensor(dim=[5, 3, 4])).dim == [5, 2, 4]
     assert g.reduction(matrix, "add", dim=[5, 1, 3]).dim == [5, 1, 3]

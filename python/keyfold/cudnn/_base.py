@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Rational
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
@@ -16,6 +17,7 @@ __all__ = [
     "GraphBase",
     "Inputs",
     "Scalar",
+    "fractions",
     "integer",
     "integers",
     "number",
@@ -27,6 +29,8 @@ __all__ = [
 ]
 
 Inputs: TypeAlias = Mapping[str, "GraphTensor | Scalar | Sequence[GraphTensor] | None"]
+
+_Read = TypeVar("_Read")
 
 _EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2")
 
@@ -78,12 +82,31 @@ def sizes(given: Iterable[Any], where: str) -> list[int]:
 
 def integers(given: int | Iterable[int], count: int, where: str) -> list[int]:
     """One integer for each dimension of space; one alone counts for all."""
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        return [integer(item, where) for item in given]
+    return _listed(given, count, lambda item: integer(item, where), where, "an int or a list of ints")
+
+
+def fractions(
+    given: int | Rational | Iterable[int | Rational], count: int, where: str
+) -> list[list[int]]:
+    """One fraction for each dimension of space, as JSON has it; one alone counts for all."""
+
+    def parts(item: int | Rational) -> list[int]:
+        if isinstance(item, Rational):
+            return [integer(item.numerator, where), integer(item.denominator, where)]
+        return [integer(item, where), 1]
+
+    return _listed(given, count, parts, where, "an int, a fractions.Fraction, or a list of them")
+
+
+def _listed(
+    given: Any, count: int, read: Callable[[Any], _Read], where: str, what: str
+) -> list[_Read]:
     try:
-        return [integer(given, where)] * count
+        if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+            return [read(item) for item in given]
+        return [read(given)] * count
     except BindingError:
-        raise BindingError(f"{where} takes an int or a list of ints, not {given!r}") from None
+        raise BindingError(f"{where} takes {what}, not {given!r}") from None
 
 
 def word(given: Any, where: str) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Rational
 from typing import Any
 
 from keyfold._errors import BindingError, InvalidValue
-from keyfold.cudnn._base import GraphBase, integer, integers, number, sizes, word
+from keyfold.cudnn._base import GraphBase, fractions, integer, integers, number, sizes, word
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = ["Operations"]
 
 _Integers = int | Iterable[int]
+_Fractions = int | Rational | Iterable[int | Rational]
 
 
 def _factor(given: Any, where: str) -> Any:
@@ -204,23 +206,23 @@ class Operations(GraphBase):
         method: str,
         image: GraphTensor,
         window: _Integers,
-        stride: _Integers | None,
-        padding: _Integers,
-        pre_padding: _Integers | None,
-        post_padding: _Integers | None,
+        stride: _Fractions | None,
+        padding: _Fractions,
+        pre_padding: _Fractions | None,
+        post_padding: _Fractions | None,
         resampling_mode: str,
         padding_mode: str | None,
     ) -> dict[str, Any]:
         space = max(len(image.dim) - 2, 0)
 
-        def listed(name: str, given: _Integers) -> list[int]:
-            return integers(given, space, f"{method}(): {name}")
+        def listed(name: str, given: _Fractions) -> list[list[int]]:
+            return fractions(given, space, f"{method}(): {name}")
 
         mode = word(resampling_mode, f"{method}(): resampling_mode")
         attributes = {
             "mode": mode,
             "padding_mode": padding_mode or ("neg_inf" if mode == "maxpool" else "zero"),
-            "window": listed("window", window),
+            "window": integers(window, space, f"{method}(): window"),
             "stride": listed("stride", window if stride is None else stride),
             "pre_padding": listed("pre_padding", padding if pre_padding is None else pre_padding),
             "post_padding": listed(
@@ -234,10 +236,10 @@ class Operations(GraphBase):
         input: GraphTensor,
         *,
         window: _Integers,
-        stride: _Integers | None = None,
-        padding: _Integers = 0,
-        pre_padding: _Integers | None = None,
-        post_padding: _Integers | None = None,
+        stride: _Fractions | None = None,
+        padding: _Fractions = 0,
+        pre_padding: _Fractions | None = None,
+        post_padding: _Fractions | None = None,
         resampling_mode: str = "maxpool",
         padding_mode: str | None = None,
         generate_index: bool = False,
@@ -248,7 +250,8 @@ class Operations(GraphBase):
         Args:
             input: images, channels, space.
             window: the sizes of a window.
-            stride: the distances of windows; the window's sizes by default.
+            stride: the distances of windows; the window's sizes by default. Bilinear and nearest
+                resampling take `fractions.Fraction`s here and as padding: `Fraction(1, 2)` doubles.
             padding: elements on both sides.
             pre_padding: elements before the input, in place of `padding`.
             post_padding: elements behind the input.
@@ -275,10 +278,10 @@ class Operations(GraphBase):
         index: GraphTensor | None = None,
         input: GraphTensor | None = None,
         output: GraphTensor | None = None,
-        stride: _Integers | None = None,
-        padding: _Integers = 0,
-        pre_padding: _Integers | None = None,
-        post_padding: _Integers | None = None,
+        stride: _Fractions | None = None,
+        padding: _Fractions = 0,
+        pre_padding: _Fractions | None = None,
+        post_padding: _Fractions | None = None,
         resampling_mode: str = "maxpool",
         padding_mode: str | None = None,
         **options: Any,
