@@ -71,7 +71,7 @@ class NumPy:
                 moved[leaf] = leaves[leaf] + 1j * STEP * signs
                 derivative = np.sum(forward(moved).imag / STEP * weight)
                 error = abs(np.sum(gradient * signs) - derivative)
-                errors.append(error / (1 + 0.02 * np.sum(np.abs(gradient))))
+                errors.append(error / (1 + 0.1 * np.sum(np.abs(gradient))))
         return max(errors)
 
     def value(self, x):
