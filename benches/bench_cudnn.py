@@ -2,12 +2,15 @@
 
     make bench
     scripts/run.sh benches/bench_cudnn.py [--json FILE] [--rounds N]
+    scripts/run.sh benches/bench_cudnn.py --instructions
 
-All times are nanoseconds per call, net of the empty loop, from one run. Arrays have two elements,
-so that the operators' own work is next to nothing; the row of `kf.add` is the operator, called
-directly. NVIDIA's frontend is a peer where it is installed and makes graphs. Without a GPU it does
-so for the device that `--device-property FILE` describes, cuDNN's JSON of one, with a
-`libcuda.so.1` and the real libcudnn in the loader's path.
+All times are nanoseconds per call, net of the empty loop, from one run. With --instructions they
+are instructions instead, counted by valgrind, which other load on the machine doesn't disturb.
+Arrays have two elements, so that the operators' own work is next to nothing; the row of `kf.add` is
+the operator, called directly: a plan's overhead is its row above that one. NVIDIA's frontend is a
+peer where it is installed and makes graphs. Without a GPU it does so for the device that
+`--device-property FILE` describes, cuDNN's JSON of one, with a `libcuda.so.1` and the real libcudnn
+in the loader's path.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import instructions
 import numpy as np
 import report
 from timing import Row, measure, pin
@@ -33,12 +37,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=100, help="how often each row is timed")
     parser.add_argument("--calls", type=int, default=20_000, help="calls at a time, at most")
     parser.add_argument("--seconds", type=float, default=0.002, help="seconds at a time, at most")
+    parser.add_argument("--instructions", action="store_true", help="count instructions instead")
+    parser.add_argument("--under-valgrind", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only", default="", help=argparse.SUPPRESS)
     parser.add_argument("--device-property", type=Path, help="a device for NVIDIA's frontend")
     return parser.parse_args()
 
 
-def runs() -> list[Row]:
-    """A prepared run, beside the operator that it calls."""
+def runs(limit: float | None) -> list[Row]:
+    """A prepared run, beside the operator that it calls; `limit` is the most that it may add."""
     g = kf.cudnn.Graph(io_data_type="float32")
     a, b = g.tensor(dim=[2], name="a"), g.tensor(dim=[2], name="b")
     c = g.add(a, b).set_output()
@@ -50,7 +57,7 @@ def runs() -> list[Row]:
 
     def row(name: str, call: str, over: str | None = None) -> Row:
         used = {key: value for key, value in arrays.items() if key in call}
-        return Row(name, call, used, bar=BAR if over else None, over=over, form="above")
+        return Row(name, call, used, bar=limit if over else None, over=over, form="above")
 
     return [
         row("kf.add of NumPy arrays", "add(x, y)"),
@@ -106,22 +113,36 @@ def main() -> None:
     chosen = options()
     processor = pin()
     left_out: list[str] = []
+    groups = [
+        ("a prepared run", runs(None if chosen.instructions else BAR)),
+        ("a graph's look-up", keys(left_out, chosen.device_property)),
+    ]
+    if chosen.under_valgrind:
+        instructions.run_rows(groups)
+        return
     machine = report.machine(processor)
     print(f"{machine['processor']}, load {machine['load_average']}; Python {machine['python']}\n")
+    unit = "instructions" if chosen.instructions else "ns"
+    try:
+        counted = instructions.count(Path(__file__), "") if chosen.instructions else None
+    except instructions.CannotCountError as reason:
+        print(f"left out: instruction counts ({reason})")
+        return
     tables = []
-    groups = [
-        ("a prepared run", runs(), {}),
-        ("a graph's look-up", keys(left_out, chosen.device_property), {}),
-    ]
-    for title, rows, references in groups:
-        timings = measure(rows, EMPTY, chosen.rounds, chosen.calls, chosen.seconds)
-        records = report.as_records(timings, references, "ns")
-        tables.append({"title": title, "unit": "ns", "rows": records})
-        print(report.table(title, records, "ns", list(references)), end="\n\n")
-    print(report.summary(tables))
+    for title, rows in groups:
+        if counted is None:
+            timings = measure(rows, EMPTY, chosen.rounds, chosen.calls, chosen.seconds)
+        else:
+            timings = instructions.timings(title, rows, counted)
+        records = report.as_records(timings, {}, unit)
+        tables.append({"title": title, "unit": unit, "rows": records})
+        print(report.table(title, records, unit, []), end="\n\n")
+    if counted is None:
+        print(report.summary(tables))
     for line in left_out:
         print(f"left out: {line}")
-    path = chosen.json or RESULTS / "python_cudnn.json"
+    suffix = "_instructions" if chosen.instructions else ""
+    path = chosen.json or RESULTS / f"python_cudnn{suffix}.json"
     report.write(path, {"machine": machine, "tables": tables, "left_out": left_out})
     print(f"written: {path}")
 
