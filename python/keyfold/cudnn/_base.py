@@ -82,7 +82,9 @@ def sizes(given: Iterable[Any], where: str) -> list[int]:
 
 def integers(given: int | Iterable[int], count: int, where: str) -> list[int]:
     """One integer for each dimension of space; one alone counts for all."""
-    return _listed(given, count, lambda item: integer(item, where), where, "an int or a list of ints")
+    return _listed(
+        given, count, lambda item: integer(item, where), where, "an int or a list of ints"
+    )
 
 
 def fractions(
