@@ -7,7 +7,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 fn plans(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("plans");
-    for case in subject::hits(&[1, 6, 30]).into_iter().chain(subject::runs()) {
+    let all = [subject::hits(&[1, 6, 30]), subject::runs(), subject::executed()];
+    for case in all.into_iter().flatten() {
         let times = case.run;
         group.bench_function(case.name, |bencher| bencher.iter_custom(&times));
     }

@@ -39,6 +39,14 @@ fn main() {
         println!("{:<34}{time:>8.0}", case.name);
     }
     println!("(a plan that computes nothing; {ROUNDS} rounds of {STEPS}, medians)\n");
+    let cases = subject::executed();
+    let executed = measure(&cases);
+    println!("{:<34}{:>8}{:>14}", "graphs of one operation", "ns", "above it");
+    for (pair, times) in cases.chunks(2).zip(executed.chunks(2)) {
+        println!("{:<34}{:>8.0}", pair[0].name, times[0]);
+        println!("{:<34}{:>8.0}{:>14.0}", pair[1].name, times[1], times[1] - times[0]);
+    }
+    println!("(by the reference executor on 4 elements, behind the operator itself)\n");
     bar("a prepared run, above its plan alone, ns", runs[1] - runs[0], 1000.0);
     bar("a hit by spec of one convolution, ns", times[3], 2000.0);
 }

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use keyfold_core::{DType, Device, Result};
 use keyfold_cudnn::{
     DataType, GraphSpec, Layout, OpSpec, Operation, Plan, PlanCache, Planner, PointwiseMode,
-    Policy, Port, Step, TensorSpec, VariantPack,
+    Policy, Port, Precision, Reference, Step, TensorSpec, VariantPack,
 };
-use keyfold_tensor::Tensor;
+use keyfold_tensor::{Tensor, ValueRef, dispatcher};
 use support::planner::Fake;
 use support::{conv, pointwise};
 
@@ -182,4 +182,41 @@ pub(crate) fn runs() -> Vec<Case> {
         found.unwrap().run(&tensors).unwrap();
     });
     vec![alone, run, hit]
+}
+
+/// Returns the cases of graphs of one operation by the reference executor, each behind the call of the
+/// operator that computes the same, which is the least that a run can cost.
+pub(crate) fn executed() -> Vec<Case> {
+    keyfold::init();
+    let relu = pointwise(PointwiseMode::Relu, &[(Port::X, 1)], &[(Port::Y, 2)]);
+    let add = pointwise(PointwiseMode::Add, &[(Port::X, 1), (Port::B, 3)], &[(Port::Y, 2)]);
+    let product = OpSpec::new(Operation::Matmul, &[(Port::A, 1), (Port::B, 3)], &[(Port::C, 2)]);
+    let mut cases = Vec::new();
+    for (name, op) in [("aten::relu", relu), ("aten::add", add), ("aten::matmul", product)] {
+        let count = op.inputs.len() as i64 + 1;
+        let tensor = |uid| TensorSpec::new(uid, DataType::F32, &[1, 2, 2], Layout::Packed).unwrap();
+        let graph = GraphSpec {
+            name: name.to_string(),
+            tensors: (1..=count).map(tensor).collect(),
+            operations: vec![OpSpec { compute: Some(DataType::F32), ..op }],
+        };
+        let planner = Reference::new(Device::CPU, Precision::AsSpec);
+        let cache = PlanCache::new(1, 1 << 30).unwrap();
+        let prepared = cache.get_or_build(&graph, &planner, &Policy::default(), &silent).unwrap();
+        let tensors =
+            || (0..3).map(|_| Tensor::zeros(&[1, 2, 2], DType::F32, Device::CPU).unwrap());
+        let tensors: [Tensor; 3] = tensors().collect::<Vec<_>>().try_into().unwrap();
+        let (operator, given) = (dispatcher().operator(name).unwrap(), tensors.clone());
+        let arguments = count as usize - 1;
+        cases.push(case(name, move || {
+            let args: [ValueRef<'_>; 3] = [(&given[0]).into(), (&given[2]).into(), 1.0.into()];
+            let few = if name == "aten::add" { 3 } else { arguments };
+            operator.call(&args[..few]).unwrap()
+        }));
+        cases.push(case(format!("{name} as a graph"), move || {
+            let given: [_; 3] = std::array::from_fn(|i| (i as i64 + 1, &tensors[i]));
+            prepared.run(&given[..count as usize]).unwrap();
+        }));
+    }
+    cases
 }
