@@ -304,7 +304,7 @@ impl Program {
         };
         for step in &self.steps {
             let outputs = step.operations.last().map_or(&[][..], |op| &op.outputs[..]);
-            let places = outputs.iter().map(|entry| self.places[&entry.1]);
+            let places = outputs.iter().map(|entry| self.place(entry.1));
             let written = places.filter(|&place| self.spec(place).is_virtual).map(bytes);
             now = written.fold(now, u64::saturating_add);
             peak = peak.max(now);
