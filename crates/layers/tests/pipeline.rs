@@ -31,10 +31,10 @@ fn within<R>(options: Options, f: impl FnOnce(&Arc<Session>) -> R) -> (R, Result
 fn define(name: &str, kernel: fn(&Tensor) -> Result<Tensor>) {
     keyfold::init();
     let dispatcher = keyfold::dispatcher();
-    dispatcher.define(&format!("{name}(Tensor x) -> Tensor")).unwrap().keep();
+    dispatcher.define(&format!("{name}(Tensor x) -> Tensor")).unwrap();
     let like = |x: &Tensor| Tensor::meta(x.shape(), x.dtype());
-    dispatcher.register(name, DispatchKey::Meta, Kernel::typed(like)).unwrap().keep();
-    dispatcher.register(name, DispatchKey::CPU, Kernel::typed(kernel)).unwrap().keep();
+    dispatcher.register(name, DispatchKey::Meta, Kernel::typed(like)).unwrap();
+    dispatcher.register(name, DispatchKey::CPU, Kernel::typed(kernel)).unwrap();
 }
 
 fn call(name: &str, x: &Tensor) -> Result<Tensor> {
@@ -177,7 +177,7 @@ fn views_of_pending_tensors_share_their_memory() {
     let x = ones();
     let ((), ended) = within(Options::default(), |session| {
         let y = aten::add(&x, &x).unwrap();
-        let part = aten::slice(&y, 0, Some(1), None, 1).unwrap();
+        let part = aten::slice(&y, 0, 1_i64.into(), ValueRef::None, 1).unwrap();
         assert!(part.is_pending() && part.keys().contains(DispatchKey::Deferred));
         assert_eq!(session.pending_count(), 1);
         keyfold::dispatcher().call("aten::fill_.Scalar", &[(&part).into(), 0.0.into()]).unwrap();
@@ -419,12 +419,9 @@ fn random_numbers_are_those_of_the_same_program_without_a_pipeline() {
 fn calls_that_can_t_wait_run_at_once_and_explain_says_so() {
     keyfold::init();
     let dispatcher = keyfold::dispatcher();
-    dispatcher.define("pipelinetest::nometa(Tensor x) -> Tensor").unwrap().keep();
+    dispatcher.define("pipelinetest::nometa(Tensor x) -> Tensor").unwrap();
     let double = |x: &Tensor| aten::add(x, x);
-    dispatcher
-        .register("pipelinetest::nometa", DispatchKey::CPU, Kernel::typed(double))
-        .unwrap()
-        .keep();
+    dispatcher.register("pipelinetest::nometa", DispatchKey::CPU, Kernel::typed(double)).unwrap();
     let x = ones();
     let ((), ended) = within(Options::default(), |session| {
         let y = aten::add(&x, &x).unwrap();
@@ -464,8 +461,8 @@ fn an_operator_removed_before_the_flush_is_an_error() {
     let defined = dispatcher.define(&format!("{name}(Tensor x) -> Tensor")).unwrap();
     let same = |x: &Tensor| x.copy();
     let like = |x: &Tensor| Tensor::meta(x.shape(), x.dtype());
-    dispatcher.register(name, DispatchKey::Meta, Kernel::typed(like)).unwrap().keep();
-    dispatcher.register(name, DispatchKey::CPU, Kernel::typed(same)).unwrap().keep();
+    dispatcher.register(name, DispatchKey::Meta, Kernel::typed(like)).unwrap();
+    dispatcher.register(name, DispatchKey::CPU, Kernel::typed(same)).unwrap();
     let x = ones();
     let (y, ended) = within(Options::default(), |_| {
         let y = call(name, &x).unwrap();
