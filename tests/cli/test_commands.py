@@ -145,7 +145,7 @@ def test_table_of_an_imported_module_shows_fallbacks_when_asked(tmp_path):
         "@kf.impl('mine::same', 'CPU')\n"
         "def same(x): return x\n"
         "def trace(op, keyset, args, kwargs): return args[0]\n"
-        "kf.fallback('Pipeline', trace)\n"
+        "kf.fallback('Nested', trace)\n"
     )
     command = [sys.executable, "-m", "keyfold", "table", "-i", "my_operators", "mine::same"]
 
@@ -166,7 +166,7 @@ def test_table_of_an_imported_module_shows_fallbacks_when_asked(tmp_path):
         ["---", "------", "-----------------"],
         ["CPU", "same", "my_operators.py:3"],
     ]
-    assert ["Pipeline", "trace", "my_operators.py:5", "fallback"] in [
+    assert ["Nested", "trace", "my_operators.py:5", "fallback"] in [
         line.split() for line in lines("--fallbacks")
     ]
 

@@ -251,15 +251,15 @@ def attention(c):
         seen = seen & (key <= diagonal)
     elif mask is not None:
         left, right = (
-            (c.pick(None, 0, 1, 2), 0) if mask == "bottom_right" else (c.pick(0, 1), c.pick(0, 1))
+            (c.pick(None, 1, 2, 3), 0) if mask == "bottom_right" else (c.pick(1, 2), c.pick(0, 1))
         )
         if mask == "bottom_right":
             diagonal = row + lengths[1].astype(int) - lengths[0]
-            options |= {"use_causal_mask_bottom_right": True, "left_bound": left}
+            options |= {"use_causal_mask_bottom_right": True, "diagonal_band_left_bound": left}
         else:
-            options |= {"left_bound": left, "right_bound": right}
+            options |= {"diagonal_band_left_bound": left, "diagonal_band_right_bound": right}
         seen = seen & (key <= diagonal + right)
-        seen = seen if left is None else seen & (key >= diagonal - left)
+        seen = seen if left is None else seen & (key > diagonal - left)
     if c.pick(True, False, False):
         bias = c.input(1, c.pick(1, heads), rows, keys)
         options["bias"] = bias

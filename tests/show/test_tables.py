@@ -165,8 +165,7 @@ def test_ops_says_once_what_all_operators_have(capsys):
     main(("ops", "aten"))
     out = capsys.readouterr().out
     assert '  kernels for CPU, Meta, unless a line says "only"\n' in out
-    shown = r"^  aten::abs\(Tensor self\) -> Tensor +Deferred, Autograd, Vmap$"
-    assert re.search(shown, out, re.MULTILINE)
+    assert re.search(r"^  aten::abs\(Tensor self\) -> Tensor +Autograd, Vmap$", out, re.MULTILINE)
     assert re.search(r"^  aten::masked_select\(.* only CPU, Autograd$", out, re.MULTILINE)
     main(("ops", "aten::masked_select"))
     assert re.search(r"-> Tensor +Autograd$", capsys.readouterr().out, re.MULTILINE)

@@ -162,11 +162,13 @@ pub(crate) fn missing_kernel<V: Value>(
              misreads: register a kernel or a fallback for {key}"
         ));
     }
-    if entries.is_empty() {
+    // Backends first, then the layers over them. A kernel at Deferred infers results, and computes none.
+    let deferred = DispatchKey::Deferred.name();
+    let mut keys: Vec<_> = entries.iter().map(|entry| entry.runtime_key.as_str()).collect();
+    keys.retain(|key| !key.starts_with(&*deferred));
+    if keys.is_empty() {
         text.push_str("; it has no kernels of its own");
     } else {
-        // Backends first, then the layers over them.
-        let mut keys: Vec<_> = entries.iter().map(|entry| entry.runtime_key.as_str()).collect();
         keys.sort_by_key(|name| (name.len(), *name));
         let shown = keys.len().min(8);
         let more = keys.len() - shown;

@@ -32,7 +32,8 @@ def ops(options: argparse.Namespace) -> int:
 
 def _listing(operators: list[kf.Operator]) -> list[str]:
     """Operators in lines, with their kernels' keys; those that nearly all of them have once."""
-    kernels = [list(op.kernels) for op in operators]
+    # A kernel at Deferred infers the results of a deferred call, and computes none.
+    kernels = [[key for key in op.kernels if key != "Deferred"] for op in operators]
     counts = Counter(key for keys in kernels for key in keys)
     most = [key for key, count in counts.items() if 4 * count > 3 * len(operators) > 3]
 
