@@ -81,7 +81,8 @@ fn comparisons_are_not_computed_in_bool() {
 #[test]
 fn attributes_that_a_mode_lacks_are_refused_with_their_number() {
     let seven = Float(7.0);
-    let changes: [(&str, fn(&mut Pointwise, Float)); 8] = [
+    type Change = fn(&mut Pointwise, Float);
+    let changes: [(&str, Change); 8] = [
         ("alpha1", |p, x| p.alpha1 = x),
         ("alpha2", |p, x| p.alpha2 = x),
         ("relu_lower_clip", |p, x| p.relu_lower_clip = x),

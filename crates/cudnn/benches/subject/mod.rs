@@ -199,6 +199,7 @@ pub(crate) fn executed() -> Vec<Case> {
             name: name.to_string(),
             tensors: (1..=count).map(tensor).collect(),
             operations: vec![OpSpec { compute: Some(DataType::F32), ..op }],
+            ..GraphSpec::default()
         };
         let planner = Reference::new(Device::CPU, Precision::AsSpec);
         let cache = PlanCache::new(1, 1 << 30).unwrap();

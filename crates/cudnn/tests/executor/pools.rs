@@ -262,7 +262,7 @@ fn the_input_says_the_sizes_of_an_averages_gradient() {
         let dx = add(&mut g, Operation::ResampleBackward(p.clone()), &inputs, &[])[0];
         assert_eq!(g.spec().tensor(dx).unwrap().dims, [1, 1, size]);
         let given = [(x, data(size as usize, 1)), (dy, vec![2.0, 4.0, 6.0, 8.0])];
-        let mut want = vec![1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0];
+        let mut want = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0];
         want[6] = if size == 7 { 8.0 } else { 4.0 };
         assert_eq!(run(g.spec(), &given)[0], want[..size as usize]);
     }
