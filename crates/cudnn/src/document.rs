@@ -13,7 +13,7 @@ pub const FORMAT: u32 = 2;
 
 /// A specification that is kept as a JSON object, whose member `format` is the [version](FORMAT).
 ///
-/// What a version writes is read by it and by later ones. An object with a member that isn't known,
+/// A version reads the documents of its own format and of earlier ones. An object with a member that isn't known,
 /// or twice, is refused, so that nothing that was written is left out in silence.
 ///
 /// ```

@@ -103,7 +103,7 @@ fn launch(
     execute(memory, inputs, &[out], Box::new(move |inputs, outputs| run(inputs, outputs[0])))
 }
 
-/// What a kernel does with tensors of the host. Boxed, so that what queues it is compiled once.
+/// A kernel's work on tensors of the host. Boxed, so that `execute` is compiled once.
 type Deferred = Box<dyn FnOnce(&[&Tensor], &[&Tensor]) -> Result<()> + Send>;
 
 /// Queues a kernel on the current stream of the outputs' device.

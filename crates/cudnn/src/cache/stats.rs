@@ -90,7 +90,7 @@ pub struct EntryInfo {
     pub is_marker: bool,
 }
 
-/// What [`PlanCache::stats`](crate::PlanCache::stats) returns. It prints as two tables: the
+/// The result of [`PlanCache::stats`](crate::PlanCache::stats). It prints as two tables: the
 /// counters by kind, and the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {

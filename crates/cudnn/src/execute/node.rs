@@ -20,7 +20,7 @@ pub(super) struct Node<'a> {
     pub(super) op: &'a OpSpec,
     /// The dtype that it computes in.
     pub(super) dtype: DType,
-    /// What it evaluates, if it is a pointwise one.
+    /// The expression that it evaluates, if it is a pointwise one.
     pub(super) expression: Option<&'a Expression>,
     /// The tensors of the graph that are there, by their place in its list.
     pub(super) memory: &'a [Option<Tensor>],

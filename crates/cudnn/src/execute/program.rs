@@ -25,7 +25,7 @@ struct Step {
     place: String,
     /// For several operations, the port and number of the bias, and the activation's name.
     epilogue: Option<(Option<Uid>, &'static str)>,
-    /// What a pointwise operation evaluates.
+    /// The expression of a pointwise operation.
     expression: Option<pointwise::Expression>,
     /// The places of virtual tensors that no later step reads.
     frees: Vec<usize>,
@@ -412,7 +412,7 @@ impl Program {
         };
         if spec.is_virtual {
             let held = self.precision.held(dtype);
-            // What moves elements passes bytes of 8-bit floats on as they are.
+            // Operations that move elements copy the bytes of 8-bit floats.
             memory[place] = Some(match dtype.is_f8() && result.dtype() == DType::U8 {
                 true if held != DType::U8 => self.decoded(&result, dtype, held)?,
                 _ => converted(&self.calls, &result, dtype, held)?,

@@ -36,7 +36,7 @@ pub struct Form {
 /// that the call doesn't want.
 pub type Infer = dyn Fn(&[ValueRef<'_>]) -> Result<Vec<Option<Form>>> + Send + Sync;
 
-/// What happens to a call.
+/// The decision on a call.
 pub(super) enum Decision {
     /// It runs now, since it can't be deferred.
     AtOnce(&'static str),

@@ -1,4 +1,4 @@
-//! What waits in a pipeline, for people.
+//! The text of a pipeline's pending operations.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
