@@ -37,7 +37,7 @@ graphs = given(
 
 @pytest.fixture(scope="module")
 def late():
-    with delayed_device("late_graphs", devices=1) as handle:
+    with delayed_device("late", devices=1) as handle:
         yield handle
 
 

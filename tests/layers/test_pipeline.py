@@ -477,7 +477,7 @@ def test_optimizers_and_parameters_work_inside(x):
 def test_devices_that_work_late(x):
     from keyfold.testing import delayed_device
 
-    with delayed_device("pipelined") as device:
+    with delayed_device("late") as device:
         there = x.to(device.name)
         with kf.pipeline() as pipe:
             y = kf.exp(there) * 2.0
