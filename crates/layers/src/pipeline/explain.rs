@@ -29,7 +29,7 @@ pub struct Planned {
     pub bytes: u64,
 }
 
-/// What a pipeline would do now, and what it has done; prints as text.
+/// The pending operations of a pipeline, and its history; prints as text.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The operations that wait, in order.
@@ -38,7 +38,7 @@ pub struct Explanation {
     pub at_once: Vec<AtOnce>,
     /// The bytes that wait.
     pub bytes: u64,
-    /// What the pipeline has done.
+    /// The pipeline's history.
     pub statistics: Statistics,
     /// The operations as a graph, for drawings: views of pending tensors are shown as the tensors.
     pub graph: Graph,

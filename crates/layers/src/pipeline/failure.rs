@@ -1,4 +1,4 @@
-//! What is known of an operation that failed.
+//! The record of an operation that failed.
 
 use std::fmt;
 

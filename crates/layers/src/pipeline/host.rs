@@ -1,5 +1,5 @@
-//! What a host language tells a pipeline: where a call stands in the program, and what its lock and
-//! its interrupts need.
+//! The host language's part in a pipeline: the line of a call in the program, the language's lock,
+//! and its interrupts.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -61,7 +61,7 @@ impl Options {
     }
 }
 
-/// What a pipeline has done.
+/// The counters of a pipeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Operations recorded.
@@ -210,7 +210,7 @@ impl Session {
             Ending::GiveUp => Ok(()),
         };
         self.lock().open = false;
-        // What an interrupt left, or what another thread recorded meanwhile.
+        // Operations that an interrupt left, or that another thread recorded meanwhile.
         self.give_up();
         flushed
     }

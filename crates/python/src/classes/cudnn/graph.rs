@@ -22,7 +22,7 @@ pub(crate) struct PyCudnnGraph(Mutex<Graph>);
 type Described =
     (String, Option<&'static str>, Vec<i64>, Vec<i64>, i64, bool, bool, Option<Py<PyAny>>);
 
-/// What an operation reads: a tensor by its number, or a number and its dtype, which becomes a
+/// An input of an operation: a tensor by its uid, or a number and its dtype, which becomes a
 /// tensor of the graph.
 #[derive(FromPyObject)]
 enum Input<'py> {
