@@ -14,7 +14,7 @@ arrays you already have:
   Python array API standard
 - linear algebra: `linalg`, by the standard's names
 - shorter numbers: `autocast`, `register_autocast`
-- deferred calls: `pipeline`, `flush`
+- deferred calls: `pipeline`, `flush`; recorded functions: `fuse`
 - shapes and dtypes without data: `register_fake`, `infer_meta`
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `jvp`, `jacfwd`, `jacrev`, `hessian`,
   `no_grad`, `checkpoint`, `register_autograd`, `register_jvp`
@@ -181,6 +181,7 @@ from keyfold._layers._autocast import (
     register_autocast,
 )
 from keyfold._layers._fake import infer_meta, register_fake
+from keyfold._layers._fuse import fuse
 from keyfold._layers._pipeline import PipelineFailure, PipelinePlan, pipeline
 from keyfold._layers._profiler import ProfileTable, profile, profile_range
 from keyfold._layers._vmap import register_vmap, vmap
@@ -256,7 +257,7 @@ __all__ = [
     "conv_transpose3d", "cumulative_prod", "cumulative_sum", "custom_op", "define", "elementwise",
     "embedding", "empty", "empty_like", "exclude_keys", "explain", "fallback", "fallbacks",
     "fallthrough", "flip", "float16", "float32", "float64", "flush", "from_dlpack", "from_numpy",
-    "full", "full_like", "gelu", "get_include", "get_kernel", "get_num_threads", "get_op",
+    "full", "full_like", "fuse", "gelu", "get_include", "get_kernel", "get_num_threads", "get_op",
     "get_rng_state", "grad", "gradcheck", "gradgradcheck", "hessian", "impl", "include_keys",
     "infer_meta", "infer_schema", "int8", "int16", "int32", "int64", "is_autocast_enabled",
     "is_grad_enabled", "jacfwd", "jacrev", "jvp", "linalg", "load_kernels", "load_plugin",

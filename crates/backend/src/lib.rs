@@ -66,7 +66,8 @@ pub use offer::{Cost, Offer, Reason, Support, not_supported};
 pub use operation::Operation;
 pub use optim::OptimParams;
 pub use pointwise::{
-    Expressions, GroupKernel, Pointwise, PointwiseKernel, fusion_limits, prepare, prepare_group,
+    Expressions, GroupKernel, Pointwise, PointwiseKernel, compute_group, fusion_limits, prepare,
+    prepare_group,
 };
 pub use pool::PoolParams;
 pub use random::{Random, RandomParams};

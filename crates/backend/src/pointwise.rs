@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
+use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape};
 use keyfold_expr::Lowered;
 use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_tensor::Tensor;
@@ -95,6 +95,23 @@ pub fn prepare_group(backend: &Arc<dyn GpuBackend>, fused: &Fused) -> Offer<Arc<
         }
         None => Offer::No("it computes no expressions".into()),
     }
+}
+
+/// Computes a group's results into new tensors of this shape, one of each dtype.
+///
+/// # Errors
+/// Those of the allocation, and as [`GroupKernel::run`].
+pub fn compute_group(
+    kernel: &dyn GroupKernel,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    (device, shape, dtypes): (Device, &Shape, &[DType]),
+) -> Result<Vec<Tensor>> {
+    let empty = |dtype: &DType| Tensor::empty_of(shape.clone(), *dtype, device);
+    let outs = dtypes.iter().map(empty).collect::<Result<Vec<_>>>()?;
+    // SAFETY: the outputs were allocated here, and nothing else refers to them.
+    unsafe { kernel.run(inputs, params, &outs.iter().collect::<Vec<_>>()) }?;
+    Ok(outs)
 }
 
 /// Returns the size of the groups that a backend's kernels are made for.

@@ -307,6 +307,7 @@ impl<V: Value> Dispatcher<V> {
         let new = Registration { id, kernel: Arc::clone(&kernel) };
         let replaced = registrations.add(operator.name(), key, new, mode, keep)?;
         operator.publish(&registrations, &registry.fallbacks);
+        self.0.generation.fetch_add(1, Ordering::Release);
         drop(registrations);
         drop(registry);
         let subject = HandleTarget::Kernel { operator: Arc::downgrade(operator), key, id };
@@ -324,6 +325,7 @@ impl<V: Value> Dispatcher<V> {
         let removed = registrations.remove(key, id);
         if removed.is_some() && !operator.is_removed() {
             operator.publish(&registrations, &registry.fallbacks);
+            self.0.generation.fetch_add(1, Ordering::Release);
         }
         drop(registrations);
         drop(registry);
@@ -357,7 +359,7 @@ impl<V: Value> Dispatcher<V> {
         let new = Registration { id, kernel: Arc::clone(&kernel) };
         let mut registry = self.write();
         let replaced = registry.fallbacks.add("the fallbacks", key, new, mode, false)?;
-        Self::recompute_all(&registry);
+        self.recompute_all(&registry);
         drop(registry);
         drop(replaced);
         thread::collect();
@@ -368,7 +370,7 @@ impl<V: Value> Dispatcher<V> {
         let mut registry = self.write();
         let removed = registry.fallbacks.remove(key, id);
         if removed.is_some() {
-            Self::recompute_all(&registry);
+            self.recompute_all(&registry);
         }
         drop(registry);
         let found = removed.is_some();
@@ -377,7 +379,8 @@ impl<V: Value> Dispatcher<V> {
         found
     }
 
-    fn recompute_all(registry: &Registry<V>) {
+    fn recompute_all(&self, registry: &Registry<V>) {
+        self.0.generation.fetch_add(1, Ordering::Release);
         for entry in registry.entries.values() {
             let registrations = entry.operator.registrations();
             entry.operator.publish(&registrations, &registry.fallbacks);
@@ -506,8 +509,8 @@ impl<V: Value> Dispatcher<V> {
         kernels.sum::<usize>() + registry.fallbacks.len()
     }
 
-    /// Returns a number that changes whenever an operator is defined or removed, for caches of
-    /// names.
+    /// Returns a number that changes whenever an operator is defined or removed, or a kernel is
+    /// registered or removed, for caches of names and of recorded calls.
     pub fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::Acquire)
     }

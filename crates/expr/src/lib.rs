@@ -45,7 +45,7 @@ pub use functions::functions;
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 pub use lower::{Lowered, Signature, Step, StepId, StepOp, computed, undefined};
 pub use parse::{MAX_NODES, MAX_TEXT, Names};
-pub use specialized::Specialized;
+pub use specialized::{Specialized, kind_of};
 
 use keyfold_core::DType;
 

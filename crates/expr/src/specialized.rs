@@ -38,7 +38,7 @@ const LOCK_FREE: usize = 16;
 /// # Ok::<(), keyfold_core::Error>(())
 /// ```
 pub struct Specialized<T> {
-    expr: Expr,
+    expr: Arc<Expr>,
     /// The first entries, by their packed dtypes; filled in order.
     first: [OnceLock<(u64, Arc<T>)>; LOCK_FREE],
     /// The other entries.
@@ -47,16 +47,16 @@ pub struct Specialized<T> {
 
 impl<T> Specialized<T> {
     /// Returns an empty cache.
-    pub const fn new(expr: Expr) -> Specialized<T> {
+    pub fn new(expr: impl Into<Arc<Expr>>) -> Specialized<T> {
         Specialized {
-            expr,
+            expr: expr.into(),
             first: [const { OnceLock::new() }; LOCK_FREE],
             more: RwLock::new(HashMap::with_hasher(FxBuildHasher)),
         }
     }
 
     /// Returns the expression.
-    pub fn expr(&self) -> &Expr {
+    pub fn expr(&self) -> &Arc<Expr> {
         &self.expr
     }
 
@@ -149,8 +149,9 @@ fn pack(inputs: &[DType], params: &[Scalar], out: Option<DType>) -> Option<u64> 
     Some(key)
 }
 
-/// Returns a representative of a number's kind; integers have one kind, whatever their size.
-fn kind_of(number: Scalar) -> DTypeKind {
+/// Returns the kind that programs are compiled for, of a number that is a parameter: integers have one
+/// kind, whatever their size.
+pub fn kind_of(number: Scalar) -> DTypeKind {
     match number.kind() {
         DTypeKind::UInt => DTypeKind::Int,
         kind => kind,

@@ -1,20 +1,50 @@
 //! Conversions between dtypes, and broadcast shapes.
 
+use std::sync::{Arc, LazyLock};
+
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_expr::{Expr, Graph, Input, Node};
-use keyfold_tensor::{Overlap, Tensor, overlap};
+use keyfold_layers::pipeline::Evaluated;
+use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
+use smallvec::SmallVec;
 
 use crate::cow::TensorCow;
-use crate::infer::{AnyStrides, CallPlan, Run};
+use crate::infer::{CallPlan, Run, positions};
 use crate::op::Op;
 use crate::pointwise::{check_apart, prepare};
 
-/// Returns the identity as an expression. A conversion evaluates it with another result dtype.
-pub(crate) fn identity_expr() -> Expr {
+/// The identity as an expression. A conversion evaluates it with another result dtype.
+static IDENTITY: LazyLock<Arc<Expr>> = LazyLock::new(|| {
     let mut graph = Graph::default();
     let root = graph.add(Node::Input(0));
     let input = Input { name: "self".to_owned(), rank: None };
-    Expr::new(&graph, root, vec![input], Vec::new())
+    Arc::new(Expr::new(&graph, root, vec![input], Vec::new()))
+});
+
+/// Returns the identity as an expression.
+pub(crate) fn identity_expr() -> Arc<Expr> {
+    IDENTITY.clone()
+}
+
+/// The conversion of a tensor's elements to another dtype.
+struct Convert<'x> {
+    x: &'x Tensor,
+    dtype: DType,
+}
+
+impl Run for Convert<'_> {
+    const ANY_STRIDES: bool = true;
+
+    #[inline(always)]
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { convert_apart(op, self.x, out) }
+    }
+
+    fn evaluates(&self, args: &[ValueRef<'_>]) -> Option<Box<Evaluated>> {
+        let (inputs, params) = (positions(&[self.x], args)?, SmallVec::new());
+        Some(Box::new(Evaluated { expr: identity_expr(), inputs, params, out: Some(self.dtype) }))
+    }
 }
 
 /// Converts the elements to another dtype, into a new contiguous tensor.
@@ -40,11 +70,7 @@ pub(crate) fn conversion<'x>(
         let message = format!("{} to {dtype} would drop the imaginary parts", x.dtype());
         return Err(op.error(ErrorKind::DType, message));
     }
-    let run = AnyStrides(move |op: &Op, out: &Tensor| {
-        // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
-        unsafe { convert_apart(op, x, out) }
-    });
-    Ok(CallPlan::new(op.device_of(x), x.shape().clone(), dtype, run))
+    Ok(CallPlan::new(op.device_of(x), x.shape().clone(), dtype, Convert { x, dtype }))
 }
 
 /// Writes the elements of `x`, broadcast and converted, into `out`, unless on Meta.

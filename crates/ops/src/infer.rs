@@ -10,6 +10,7 @@ use std::ops::Deref;
 use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape};
 use keyfold_dispatch::Args;
 use keyfold_layers::autograd::TensorMeta;
+use keyfold_layers::pipeline::{Evaluated, for_each_tensor};
 use keyfold_tensor::{Overlap, Tensor, Value, ValueRef, overlap};
 use smallvec::SmallVec;
 
@@ -118,6 +119,11 @@ pub(crate) trait Run: Sized {
         Ok(())
     }
 
+    /// Returns the expression that it evaluates in a call with `args`; `None` if it computes in another way.
+    fn evaluates(&self, _args: &[ValueRef<'_>]) -> Option<Box<Evaluated>> {
+        None
+    }
+
     /// Allocates the result and computes it.
     ///
     /// # Errors
@@ -157,6 +163,23 @@ pub(crate) trait Run: Sized {
         // SAFETY: the caller's promise.
         unsafe { convert::write_converted(op, &own, out) }
     }
+}
+
+/// Returns the positions of inputs among the tensors of a call's arguments; `None` if one isn't among them.
+pub(crate) fn positions(inputs: &[&Tensor], args: &[ValueRef<'_>]) -> Option<SmallVec<[u32; 3]>> {
+    let mut found: SmallVec<[Option<u32>; 3]> = SmallVec::from_elem(None, inputs.len());
+    let mut position = 0;
+    for arg in args {
+        for_each_tensor(*arg, &mut |tensor| {
+            for (input, found) in inputs.iter().zip(&mut found) {
+                if std::ptr::eq(*input, tensor) {
+                    found.get_or_insert(position);
+                }
+            }
+            position += 1;
+        });
+    }
+    found.into_iter().collect()
 }
 
 /// Returns whether a tensor among the arguments overlaps `out`.

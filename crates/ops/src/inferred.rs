@@ -3,8 +3,10 @@
 use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_dispatch::Value as _;
 use keyfold_layers::autograd::TensorMeta;
-use keyfold_layers::pipeline::{Form, Memory};
+use keyfold_layers::pipeline::{Evaluated, Form, Memory};
 use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use crate::infer::{CallPlan, Run};
 
 /// The memory of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub enum Aliasing {
 }
 
 /// The inferred properties of a result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Inferred {
     /// The size of each dimension.
     pub shape: Shape,
@@ -33,13 +35,15 @@ pub struct Inferred {
     pub strides: Strides,
     /// The memory.
     pub aliasing: Aliasing,
+    /// The expression whose values are the elements, if the operator evaluates one.
+    pub(crate) evaluates: Option<Box<Evaluated>>,
 }
 
 impl Inferred {
     /// Makes a contiguous result in new memory.
     pub fn fresh(shape: Shape, dtype: DType) -> Inferred {
         let strides = layout::contiguous_strides(&shape);
-        Inferred { shape, dtype, strides, aliasing: Aliasing::Fresh }
+        Inferred { shape, dtype, strides, aliasing: Aliasing::Fresh, evaluates: None }
     }
 
     /// Makes a result that is the argument at that position.
@@ -67,8 +71,13 @@ impl Inferred {
             Aliasing::View { .. } => Memory::Shared,
             Aliasing::Argument(number) => Memory::Argument(number),
         };
-        let Inferred { shape, dtype, strides, .. } = self;
-        Form { shape, dtype, strides, memory }
+        let Inferred { shape, dtype, strides, evaluates, .. } = self;
+        Form { shape, dtype, strides, memory, evaluates }
+    }
+
+    /// Describes the result of a planned call with these arguments.
+    pub(crate) fn of_plan(plan: CallPlan<impl Run>, args: &[ValueRef<'_>]) -> Inferred {
+        Inferred { evaluates: plan.run.evaluates(args), ..Inferred::of_form(plan.form) }
     }
 
     pub(crate) fn of_form(form: TensorMeta) -> Inferred {
@@ -81,6 +90,7 @@ impl Inferred {
             dtype: tensor.dtype(),
             strides: tensor.strides().clone(),
             aliasing,
+            evaluates: None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use keyfold_backend::{Execute, GpuBackend, Offer, Params, Reason, not_supported};
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape};
 use keyfold_expr::Specialized;
+use keyfold_layers::pipeline::BackendKernel;
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
@@ -38,12 +39,15 @@ pub(crate) struct Runner {
     pub(crate) memory: usize,
     /// The prepared conversions between dtypes.
     pub(crate) conversions: Specialized<Prepared>,
+    /// The payload of the backend's kernels, by which a pipeline knows them.
+    pub(crate) computes: Arc<BackendKernel>,
 }
 
 impl Runner {
     pub(crate) fn new(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Runner {
         let memory = backend.memory().identity();
-        Runner { kind, backend, memory, conversions: Specialized::new(identity_expr()) }
+        let computes = Arc::new(BackendKernel(backend.clone()));
+        Runner { kind, backend, memory, conversions: Specialized::new(identity_expr()), computes }
     }
 }
 

@@ -61,12 +61,16 @@ class PipelinePlan:
             ("%1: float64[3] = aten::exp(%0)"), `line` ("file:line"), `after` (the indices of those
             that run before), `dead` (whether it is left out, since nobody holds its result),
             `bytes`.
+        groups: the operations that are computed together, in one pass over memory. Each is a dict:
+            `operations` (their indices), `stored` (those whose results are stored), `saved_bytes`
+            (of the other results, which are neither written nor read).
         at_once: the calls that ran at once, as dicts: `operator`, `reason`, `count`.
         bytes: how many bytes wait.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.operations: list[dict[str, Any]] = data["operations"]
+        self.groups: list[dict[str, Any]] = data["groups"]
         self.at_once: list[dict[str, Any]] = data["at_once"]
         self.bytes: int = data["bytes"]
         self._graph: _core._Graph = data["graph"]
@@ -94,12 +98,26 @@ class PipelinePlan:
         return str(self)
 
     def _repr_html_(self) -> str:
-        heads = ["call", "line", "bytes", "left out"]
+        heads = ["call", "line", "bytes", "computed"]
+        group = {at: number for number, one in enumerate(self.groups) for at in one["operations"]}
+        stored = {at for one in self.groups for at in one["stored"]}
+
+        def computed(one: dict[str, Any]) -> str:
+            at = one["index"]
+            if one["dead"]:
+                return "no: nobody holds its result"
+            if at not in group:
+                return "alone"
+            return f"in group {group[at]}" + ("" if at in stored else ", not stored")
+
         rows = [
-            [one["call"], one["line"] or "", str(one["bytes"]), "yes" if one["dead"] else ""]
+            [one["call"], one["line"] or "", str(one["bytes"]), computed(one)]
             for one in self.operations
         ]
+        saved = sum(one["saved_bytes"] for one in self.groups)
         notes = [f"{len(rows)} operations wait, {self.bytes} bytes"]
+        if self.groups:
+            notes.append(f"a group is computed in one pass: {saved} bytes aren't written")
         notes += [
             f"{one['operator']} ran at once ({one['count']}): {one['reason']}"
             for one in self.at_once
@@ -115,7 +133,8 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
     operation is recorded. What was recorded runs, in order, at the end of the block; at `flush()`;
     where data is read in any way (`numpy()`, `item()`, `bool()`, `print`, DLPack, a copy to another
     device); where a call can't be deferred; and when a limit is reached. Results are those of the
-    same program without a pipeline, bit for bit. A result that nobody holds isn't computed.
+    same program without a pipeline, bit for bit. A result that nobody holds isn't computed, and
+    pointwise operations that read each other's results are computed in one pass over memory.
 
     Errors of shapes and dtypes are raised by the call, errors of values when the operation runs:
     the message says which line recorded it. Everything that depends on a failed operation raises
@@ -189,7 +208,9 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
             `recorded`: operations; `ran`: those that ran, failed ones included; `at_once`: calls
             that couldn't be deferred; `dead`: operations left out, since nobody held their results;
             `failed`; `skipped`: those that depended on a failed one; `flushes`: how often something
-            waiting was run.
+            waiting was run; `groups`: groups of operations that were computed in one pass; `fused`:
+            the operations in them; `planned`: flushes whose groups were chosen and compiled, since
+            no flush before had the same operations.
         """
         return self._statistics()
 

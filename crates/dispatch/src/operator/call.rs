@@ -131,6 +131,16 @@ impl<V: Value> Operator<V> {
         self.with_fresh_table(|table| table.select(keyset).is_some()).unwrap_or(false)
     }
 
+    /// Runs `look` on the kernel that a redispatch with this set would call; `None` without one.
+    pub fn with_kernel<R>(
+        &self,
+        keyset: DispatchKeySet,
+        look: impl FnOnce(&Kernel<V>) -> R,
+    ) -> Option<R> {
+        let chosen = |table: &Table<V>| table.select(keyset).map(|(kernel, _)| look(kernel));
+        self.with_fresh_table(chosen).ok().flatten()
+    }
+
     /// Runs `look` on the table, recomputed if keys were registered since.
     pub(crate) fn with_fresh_table<R>(&self, look: impl FnOnce(&Table<V>) -> R) -> Result<R> {
         self.recompute_if_stale()?;

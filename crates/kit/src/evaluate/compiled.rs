@@ -13,7 +13,7 @@ pub struct Compiled(Specialized<Program>);
 
 impl Compiled {
     /// Holds the expression; no program is compiled yet.
-    pub const fn new(expr: Expr) -> Compiled {
+    pub fn new(expr: Expr) -> Compiled {
         Compiled(Specialized::new(expr))
     }
 

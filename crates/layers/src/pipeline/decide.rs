@@ -1,9 +1,13 @@
 //! Whether a call is recorded: by its inferred results, and by what it reads and writes.
 
-use keyfold_core::{DType, ErrorKind, Result, Shape, Strides, layout};
+use std::sync::Arc;
+
+use keyfold_core::{DType, ErrorKind, Result, Scalar, Shape, Strides, layout};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, DispatchKey, Operator, Tags, Value as _};
+use keyfold_expr::Expr;
 use keyfold_tensor::{Value, ValueRef};
+use smallvec::SmallVec;
 
 use super::operation::{Structure, for_each_tensor};
 use crate::meta;
@@ -30,6 +34,21 @@ pub struct Form {
     pub strides: Strides,
     /// The memory.
     pub memory: Memory,
+    /// The expression whose values are the elements, if the operator evaluates one.
+    pub evaluates: Option<Box<Evaluated>>,
+}
+
+/// The expression that a call evaluates for each element of its result.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Evaluated {
+    /// The expression. Calls of one operator share it.
+    pub expr: Arc<Expr>,
+    /// For each of its inputs, the position among the tensors of the arguments, lists included.
+    pub inputs: SmallVec<[u32; 3]>,
+    /// The numbers that are its parameters.
+    pub params: SmallVec<[Scalar; 1]>,
+    /// The dtype of the result, `None` for the expression's own.
+    pub out: Option<DType>,
 }
 
 /// A function that infers a call's results from its arguments without reading elements; `None` for one
@@ -164,7 +183,7 @@ fn infer_by_meta(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Ve
             None => Memory::Fresh,
         };
         let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
-        Ok(Some(Form { shape, strides, dtype: tensor.dtype(), memory }))
+        Ok(Some(Form { shape, strides, dtype: tensor.dtype(), memory, evaluates: None }))
     };
     items.iter().map(form).collect()
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError};
 use keyfold_tensor::{Tensor, Value};
 use rustc_hash::FxHashMap;
 
-use super::operation::{Operation, Structure};
+use super::fusion::{self, Group, Step};
+use super::operation::{Operation, Slot, Structure};
 use super::session::{AtOnce, Session, Statistics};
 use crate::tracer::{Assembly, Graph, Results};
 
@@ -29,11 +30,24 @@ pub struct Planned {
     pub bytes: u64,
 }
 
+/// Operations that are computed in one pass.
+#[derive(Clone, Debug)]
+pub struct PlannedGroup {
+    /// The places of the operations.
+    pub operations: Vec<usize>,
+    /// Those whose results are stored.
+    pub stored: Vec<usize>,
+    /// The bytes of the other results, which are neither written nor read.
+    pub saved_bytes: u64,
+}
+
 /// The pending operations of a pipeline, and its history; prints as text.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The operations that wait, in order.
     pub operations: Vec<Planned>,
+    /// The operations that are computed together.
+    pub groups: Vec<PlannedGroup>,
     /// The calls that ran at once, by operator and reason.
     pub at_once: Vec<AtOnce>,
     /// The bytes that wait.
@@ -81,18 +95,19 @@ impl Session {
             (operations, state.at_once.clone(), state.pending_bytes, state.statistics)
         };
         // Dead are those whose results nobody holds, and those that only dead ones read.
-        let mut held: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut by_dead: FxHashMap<usize, usize> = FxHashMap::default();
         let mut dead = vec![false; operations.len()];
         for (operation, dead) in operations.iter().zip(&mut dead).rev() {
             let unheld = operation.results.iter().flatten().all(|slot| {
-                let by_dead = held.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
-                slot.memory.strong_count() <= by_dead
+                let references = by_dead.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
+                slot.memory.strong_count() <= references
             });
             *dead = operation.is_pure && unheld;
             if *dead {
-                operation.each_pending(&mut |address| *held.entry(address).or_default() += 1);
+                operation.each_pending(&mut |address| *by_dead.entry(address).or_default() += 1);
             }
         }
+        let groups = groups_of(&operations, &dead, &by_dead);
         let graph = graph_of(&operations);
         let planned = operations.iter().zip(dead).map(|(operation, dead)| Planned {
             index: operation.index,
@@ -103,8 +118,34 @@ impl Session {
             dead,
             bytes: operation.bytes,
         });
-        Explanation { operations: planned.collect(), at_once, bytes, statistics, graph }
+        Explanation { operations: planned.collect(), groups, at_once, bytes, statistics, graph }
     }
+}
+
+/// Returns the operations that a flush would compute together. `by_dead` counts the references of dead
+/// ones to each pending memory.
+fn groups_of(
+    operations: &[Arc<Operation>],
+    dead: &[bool],
+    by_dead: &FxHashMap<usize, usize>,
+) -> Vec<PlannedGroup> {
+    let alive = operations.iter().zip(dead).filter(|(_, dead)| !**dead);
+    let alive: Vec<Arc<Operation>> = alive.map(|(operation, _)| Arc::clone(operation)).collect();
+    let Some((plan, _)) = fusion::plan(&alive, by_dead) else { return Vec::new() };
+    let groups = plan.steps.iter().filter_map(|step| match step {
+        Step::Group(group) => Some(group),
+        Step::One(_) => None,
+    });
+    let planned = |group: &Group| {
+        let inner = group.members.iter().filter(|member| !group.stored.contains(member));
+        let slots = inner.flat_map(|member| alive[*member].results.iter().flatten());
+        PlannedGroup {
+            operations: group.members.iter().map(|member| alive[*member].index).collect(),
+            stored: group.stored.iter().map(|member| alive[*member].index).collect(),
+            saved_bytes: slots.map(Slot::bytes).sum(),
+        }
+    };
+    groups.map(planned).collect()
 }
 
 /// Puts the calls together to a graph whose outputs are the results that somebody holds.
@@ -157,6 +198,18 @@ impl fmt::Display for Explanation {
             let dead = if one.dead { "  (left out: nobody holds its result)" } else { "" };
             let line = format!("  {:width$}  {site}{dead}", one.call);
             writeln!(f, "{}", line.trim_end())?;
+        }
+        for group in &self.groups {
+            let list = |all: &[usize]| {
+                let all: Vec<String> = all.iter().map(|index| format!("%{index}")).collect();
+                all.join(", ")
+            };
+            let (all, stored) = (list(&group.operations), list(&group.stored));
+            writeln!(
+                f,
+                "in one pass: {all}; stored: {stored}; {} bytes aren't written",
+                group.saved_bytes
+            )?;
         }
         for one in &self.at_once {
             let times =

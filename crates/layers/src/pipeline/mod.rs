@@ -29,6 +29,7 @@
 //! - operators' own inference comes with a kernel at Deferred ([`kernel`]); others infer by Meta
 //! - an [operation](operation) keeps its arguments, key set, local context and stream; `plan` selects
 //!   those that a flush runs, `run` runs them: failures stay with what depends on them
+//! - `fusion` computes pointwise operations that read each other's results in one pass
 //! - memory is a [`PendingBuffer`](keyfold_tensor::PendingBuffer): staged while operations may still
 //!   write to it, then filled
 //! - [`Failure`] and [`Explanation`] say what went wrong and what waits
@@ -39,11 +40,13 @@ mod compute;
 mod decide;
 mod explain;
 mod failure;
+mod fusion;
 mod host;
 mod operation;
 mod plan;
 mod random;
 mod record;
+mod recording;
 mod run;
 mod session;
 mod timer;
@@ -55,11 +58,13 @@ use keyfold_core::Result;
 use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
 use keyfold_tensor::Value;
 
-pub use decide::{Form, Infer, Memory};
-pub use explain::{Explanation, Planned};
+pub use decide::{Evaluated, Form, Infer, Memory};
+pub use explain::{Explanation, Planned, PlannedGroup};
 pub use failure::Failure;
+pub use fusion::BackendKernel;
 pub use host::{Host, ProgramPlace, Site, set_host};
-
+pub use operation::for_each_tensor;
+pub use recording::Recording;
 pub use session::{AtOnce, Ending, Options, Session, Statistics, as_data};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {

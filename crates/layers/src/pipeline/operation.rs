@@ -9,6 +9,7 @@ use keyfold_tensor::device::{StreamId, current_stream, set_current_stream};
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
+use super::decide::Evaluated;
 use super::host::Site;
 use crate::tracer::Info;
 
@@ -42,6 +43,8 @@ pub(super) struct Operation {
     pub(super) device: Device,
     /// The stream of a device's thread that recorded it.
     pub(super) stream: Option<(Device, StreamId)>,
+    /// The expression that its one result is made of, if it is.
+    pub(super) evaluates: Option<Box<Evaluated>>,
     /// Empty after it ran.
     pub(super) args: Mutex<Vec<Value>>,
     /// The write counts of arguments that aren't pending, in order, when it was recorded.
@@ -114,21 +117,40 @@ impl Operation {
         let ready = args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?;
         // The recorded arguments may be what keeps the memory shared.
         drop(args);
-        let refs: Vec<ValueRef<'_>> = ready.iter().map(Value::as_ref).collect();
+        let result = self.call(&ready).map_err(Stopped::Itself)?;
+        self.deliver(result).map_err(Stopped::Itself)
+    }
+
+    /// Calls the operator below the pipeline, as on the thread that recorded it.
+    pub(super) fn call(&self, args: &[Value]) -> Result<Value> {
+        let refs: SmallVec<[ValueRef<'_>; 8]> = args.iter().map(Value::as_ref).collect();
         // As layers that run, so that a kernel of the host language, which applies its own context to
         // its calls, doesn't reach them either.
         let excluded = self.context.0.keys().excluded();
         let below = || self.operator.redispatch(self.keyset, &refs);
         let call = || self.context.0.replace(|| inside_layers(excluded, below));
-        let result =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.on_stream(call)));
-        let result = result.unwrap_or_else(|panic| Err(panicked(&*panic)));
-        let result = result.map_err(Stopped::Itself)?;
-        self.deliver(result).map_err(Stopped::Itself)
+        guarded(|| self.on_stream(call))
+    }
+
+    /// Returns the results of a call, one for each slot.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Return`] for another number of them than inferred.
+    pub(super) fn items(&self, result: Value) -> Result<SmallVec<[Value; 1]>> {
+        let items: SmallVec<[Value; 1]> = match (self.structure, result) {
+            (Structure::Written(_), _) => SmallVec::new(),
+            (Structure::One, one) => SmallVec::from_iter([one]),
+            (_, Value::List(items) | Value::Tuple(items)) => items.into(),
+            (_, other) => SmallVec::from_iter([other]),
+        };
+        match items.len() == self.results.len() {
+            true => Ok(items),
+            false => Err(self.differs(&format!("{} results", items.len()))),
+        }
     }
 
     /// Runs `f` with the recording thread's stream.
-    fn on_stream(&self, f: impl FnOnce() -> Result<Value>) -> Result<Value> {
+    pub(super) fn on_stream<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         struct Restore(Device, StreamId);
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -144,7 +166,7 @@ impl Operation {
     }
 
     /// Refuses an input that something else changed since the recording.
-    fn check_versions(&self, args: &[Value]) -> Result<()> {
+    pub(super) fn check_versions(&self, args: &[Value]) -> Result<()> {
         let (mut at, mut changed) = (0, None);
         for (argument, arg) in self.operator.schema().arguments.iter().zip(args) {
             for_each_tensor(arg.as_ref(), &mut |tensor| {
@@ -168,18 +190,42 @@ impl Operation {
         ))
     }
 
+    /// Returns whether it draws random numbers, and so keeps its place among those that do.
+    pub(super) fn is_random(&self) -> bool {
+        !self.is_pure && self.written.is_empty()
+    }
+
+    /// Returns a tensor of the arguments over the memory that operations before have computed.
+    pub(super) fn ready_tensor(&self, at: usize) -> Result<Tensor, Stopped> {
+        let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut position, mut found) = (0, None);
+        for arg in &*args {
+            for_each_tensor(arg.as_ref(), &mut |tensor| {
+                if position == at {
+                    found = Some(tensor);
+                }
+                position += 1;
+            });
+        }
+        match found {
+            Some(tensor) => ready_of(tensor),
+            // Another thread took them, after it ran the operation.
+            None => Err(Stopped::Itself(Error::new(ErrorKind::Pipeline, "the operation ran"))),
+        }
+    }
+
+    /// Stages the one result, if somebody holds it.
+    pub(super) fn stage(&self, result: Tensor) -> Result<()> {
+        let Some(Some(slot)) = self.results.first() else { return Ok(()) };
+        match slot.memory.upgrade() {
+            Some(memory) => memory.stage(self.memory_of(slot, result)?),
+            None => Ok(()),
+        }
+    }
+
     /// Stages the results.
     fn deliver(&self, result: Value) -> Result<()> {
-        let items = match (self.structure, result) {
-            (Structure::Written(_), _) => return Ok(()),
-            (Structure::One, one) => vec![one],
-            (_, Value::List(items) | Value::Tuple(items)) => items,
-            (_, other) => vec![other],
-        };
-        if items.len() != self.results.len() {
-            return Err(self.differs(&format!("{} results", items.len())));
-        }
-        for (slot, item) in self.results.iter().zip(items) {
+        for (slot, item) in self.results.iter().zip(self.items(result)?) {
             let Some(slot) = slot else { continue };
             let Some(memory) = slot.memory.upgrade() else { continue };
             memory.stage(self.memory_of(slot, item.into_tensor()?)?)?;
@@ -193,6 +239,14 @@ impl Operation {
         slot: &Slot,
         result: Tensor,
     ) -> Result<Arc<dyn keyfold_tensor::DeviceBuffer>> {
+        match self.own(slot, result)?.into_buffer().into_shared() {
+            Some(memory) => Ok(memory),
+            None => Err(self.differs("memory of another library")),
+        }
+    }
+
+    /// Returns a result that is a whole buffer of its own: a copy where it isn't.
+    pub(super) fn own(&self, slot: &Slot, result: Tensor) -> Result<Tensor> {
         if result.shape() != &slot.shape || result.dtype() != slot.dtype {
             return Err(self.differs(&format!("{}{:?}", result.dtype(), result.shape())));
         }
@@ -202,10 +256,7 @@ impl Operation {
         if !whole || result.buffer().is_lent() || result.buffer().shares() > 1 {
             result = result.copy()?;
         }
-        match result.into_buffer().into_shared() {
-            Some(memory) => Ok(memory),
-            None => Err(self.differs("memory of another library")),
-        }
+        Ok(result)
     }
 
     #[cold]
@@ -277,6 +328,11 @@ impl Operation {
 }
 
 impl Slot {
+    /// Returns the size of the result.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.shape.iter().product::<usize>() * self.dtype.size()) as u64
+    }
+
     fn describe(&self) -> String {
         format!("{}{:?}", self.dtype, self.shape)
     }
@@ -308,21 +364,29 @@ fn show(arg: &Value, producer: &dyn Fn(&Tensor) -> Option<String>) -> String {
 /// Returns an argument over the memory that operations before have computed.
 fn ready(arg: &Value) -> Result<Value, Stopped> {
     Ok(match arg {
-        Value::Tensor(tensor) => match tensor.buffer().pending() {
-            None => Value::Tensor(tensor.clone()),
-            Some(pending) => match (pending.failure(), tensor.over_staged()) {
-                (Some(error), _) => return Err(Stopped::Before(error.clone())),
-                (None, Some(ready)) => Value::Tensor(ready),
-                (None, None) => {
-                    // Of another session, or one that ran it while this waited.
-                    let done = tensor.completed().map_err(Stopped::Itself)?;
-                    Value::Tensor(done.unwrap_or_else(|| tensor.clone()))
-                }
-            },
-        },
+        Value::Tensor(tensor) => Value::Tensor(ready_of(tensor)?),
         Value::List(items) => Value::List(items.iter().map(ready).collect::<Result<_, _>>()?),
         other => other.clone(),
     })
+}
+
+fn ready_of(tensor: &Tensor) -> Result<Tensor, Stopped> {
+    let Some(pending) = tensor.buffer().pending() else { return Ok(tensor.clone()) };
+    match (pending.failure(), tensor.over_staged()) {
+        (Some(error), _) => Err(Stopped::Before(error.clone())),
+        (None, Some(ready)) => Ok(ready),
+        (None, None) => {
+            // Of another session, or one that ran it while this waited.
+            let done = tensor.completed().map_err(Stopped::Itself)?;
+            Ok(done.unwrap_or_else(|| tensor.clone()))
+        }
+    }
+}
+
+/// Runs `f`, and returns a panic as an error.
+pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    result.unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
 /// Returns what identifies a tensor's memory: of a pending buffer that was filled, that which fills it.
@@ -335,7 +399,7 @@ pub(super) fn memory_id(tensor: &Tensor) -> usize {
 }
 
 /// Calls `f` with each tensor of an argument.
-pub(super) fn for_each_tensor<'a>(arg: ValueRef<'a>, f: &mut impl FnMut(&'a Tensor)) {
+pub fn for_each_tensor<'a>(arg: ValueRef<'a>, f: &mut impl FnMut(&'a Tensor)) {
     match arg {
         ValueRef::Tensor(tensor) => f(tensor),
         ValueRef::Foreign(object) if object.is_tensor() => {

@@ -76,6 +76,10 @@ pub(super) fn at_deferred(
         return compute(context, args, Some(&session));
     }
     match decide(context, args, infer)? {
+        Decision::AtOnce(reason) if session.only_records => {
+            Err(session
+                .refuse(&format!("{} can't be recorded: {reason}", context.operator().name())))
+        }
         Decision::AtOnce(reason) => {
             session.note_at_once(context.operator().name(), reason);
             compute(context, args, Some(&session))
@@ -111,19 +115,26 @@ fn mark(value: &Value) -> Result<()> {
 
 /// Returns an argument to keep, and the bytes that were copied for it: arrays of other libraries are
 /// copied, since their writes can't be seen.
-fn keep(arg: ValueRef<'_>, copied: &mut u64) -> Result<Value> {
+fn keep(session: &Session, arg: ValueRef<'_>, copied: &mut u64) -> Result<Value> {
     match arg {
-        ValueRef::Tensor(tensor) => keep_tensor(tensor, copied),
-        ValueRef::Foreign(object) => keep_tensor(object.tensor()?, copied),
+        ValueRef::Tensor(tensor) => keep_tensor(session, tensor, copied),
+        ValueRef::Foreign(object) => keep_tensor(session, object.tensor()?, copied),
         list if list.list_len().is_some() => {
-            Ok(Value::List(list.items().map(|item| keep(item, copied)).collect::<Result<_>>()?))
+            let items = list.items().map(|item| keep(session, item, copied));
+            Ok(Value::List(items.collect::<Result<_>>()?))
         }
         other => Value::from_ref(other),
     }
 }
 
-fn keep_tensor(tensor: &Tensor, copied: &mut u64) -> Result<Value> {
+fn keep_tensor(session: &Session, tensor: &Tensor, copied: &mut u64) -> Result<Value> {
     let buffer = tensor.buffer();
+    if buffer.is_lent() && session.only_records {
+        return Err(session.refuse(
+            "it uses another library's array that isn't an argument, or memory that was handed to \
+             one: writes to it can't be seen",
+        ));
+    }
     if buffer.is_lent() {
         *copied += tensor.nbytes() as u64;
         return Ok(Value::Tensor(tensor.copy()?));
@@ -164,10 +175,11 @@ fn record(
 ) -> Result<Value> {
     let operator = context.operator();
     let mut bytes = 0;
-    let kept = args.iter().map(|arg| keep(*arg, &mut bytes)).collect::<Result<Vec<_>>>()?;
+    let kept =
+        args.iter().map(|arg| keep(session, *arg, &mut bytes)).collect::<Result<Vec<_>>>()?;
     foreign_pending(session, &kept)?;
     let device = device_of(context, args);
-    let mut results = SmallVec::new();
+    let (mut results, mut evaluates) = (SmallVec::new(), None);
     let mut values = Vec::with_capacity(forms.len());
     for form in forms {
         let Some(form) = form else {
@@ -176,6 +188,7 @@ fn record(
             continue;
         };
         let Form { shape, dtype, strides, .. } = form;
+        evaluates = form.evaluates;
         let size = layout::numel(&shape, dtype.size())? * dtype.size();
         let memory = Arc::new(PendingBuffer::new(device, size, session.as_source()));
         results.push(Some(Slot { memory: Arc::downgrade(&memory), shape: shape.clone(), dtype }));
@@ -208,6 +221,7 @@ fn record(
         site: SITE.try_with(|site| site.borrow().clone()).ok().flatten(),
         device,
         stream: (!device.kind().is_host()).then(|| (device, current_stream(device))),
+        evaluates,
         args: std::sync::Mutex::new(kept),
         versions,
         results,

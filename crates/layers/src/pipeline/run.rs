@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result, SharedError};
 use keyfold_tensor::{PendingBuffer, Value};
+use rustc_hash::FxHashMap;
 
 use super::failure::Failure;
+use super::fusion::{self, Group, Step};
 use super::host;
 use super::operation::{Operation, Slot, Stopped};
 use super::plan;
@@ -45,7 +47,8 @@ impl Session {
         }
         self.run_all()?;
         let told = std::mem::take(&mut self.lock().unreported);
-        told.first().map_or(Ok(()), |failure| Err(failure.error.again()))
+        let first = told.iter().min_by_key(|failure| failure.index);
+        first.map_or(Ok(()), |failure| Err(failure.error.again()))
     }
 
     /// Runs all operations that wait, and keeps failures for later.
@@ -116,6 +119,11 @@ impl Session {
 
     /// Runs the operations that `choose` names, in order.
     fn run(&self, choose: impl Fn(&State) -> Vec<usize>) -> Result<()> {
+        if self.only_records {
+            return Err(
+                self.refuse("it reads elements, or asks for a computation, while it is recorded")
+            );
+        }
         let _turn = self.take_turn()?;
         let chosen = {
             let mut state = self.lock();
@@ -125,18 +133,29 @@ impl Session {
             }
             chosen
         };
+        let operations = self.without_dead(&chosen);
         let mut looked = Instant::now();
-        for (index, dead) in self.without_dead(chosen) {
-            if dead {
-                continue;
-            }
+        let mut look = || -> Result<()> {
             if looked.elapsed() >= INTERRUPT_CHECK {
                 host::interrupted()?;
                 looked = Instant::now();
             }
-            self.run_one(index)?;
-        }
-        Ok(())
+            Ok(())
+        };
+        let Some((plan, is_new)) = fusion::plan(&operations, &FxHashMap::default()) else {
+            return operations.iter().try_for_each(|operation| {
+                look()?;
+                self.run_one(operation.index)
+            });
+        };
+        self.lock().statistics.planned += u64::from(is_new);
+        plan.steps.iter().try_for_each(|step| {
+            look()?;
+            match step {
+                Step::One(at) => self.run_one(operations[*at].index),
+                Step::Group(group) => self.run_group(group, &operations),
+            }
+        })
     }
 
     /// Waits until no other thread runs operations of this session.
@@ -168,26 +187,68 @@ impl Session {
     }
 
     /// Removes operations without an effect, and returns the others in order.
-    fn without_dead(&self, chosen: Vec<usize>) -> Vec<(usize, bool)> {
-        let mut dropped = Vec::new();
-        let mut kept: Vec<(usize, bool)> = chosen.into_iter().map(|index| (index, false)).collect();
+    pub(super) fn without_dead(&self, chosen: &[usize]) -> Vec<Arc<Operation>> {
+        let mut kept = Vec::with_capacity(chosen.len());
         // From the last one, whose arguments may have been all that held others' results.
-        for (index, dead) in kept.iter_mut().rev() {
+        for index in chosen.iter().rev() {
             let mut state = self.lock();
-            let running = state.running.contains(index);
-            let Some(operation) = state.waiting.get(*index).filter(|_| !running) else { continue };
-            if operation.is_dead() {
-                *dead = true;
-                if let Some(operation) = state.remove(*index) {
-                    state.statistics.dead += 1;
-                    drop(state);
-                    // Without the lock: an argument may be the last reference to a large graph.
-                    drop(operation.take_args());
-                    dropped.push(operation);
-                }
+            let Some(operation) = state.waiting.get(*index).cloned() else { continue };
+            if state.running.contains(index) || !operation.is_dead() {
+                kept.push(operation);
+                continue;
+            }
+            state.remove(*index);
+            state.statistics.dead += 1;
+            drop(state);
+            // Without the lock: an argument may be the last reference to a large graph.
+            drop(operation.take_args());
+        }
+        kept.reverse();
+        kept
+    }
+
+    /// Runs a group of operations in one pass; one by one if that can't be done, or if some of them ran
+    /// meanwhile.
+    fn run_group(&self, group: &Group, operations: &[Arc<Operation>]) -> Result<()> {
+        let members = || group.members.iter().map(|at| &operations[*at]);
+        let waits = {
+            let mut state = self.lock();
+            let waits = |one: &Arc<Operation>| {
+                state.waiting.get(one.index).is_some() && !state.running.contains(&one.index)
+            };
+            let all = members().all(waits);
+            if all {
+                state.running.extend(members().map(|one| one.index));
+            }
+            all
+        };
+        let outcome = waits.then(|| group.compute(operations));
+        if waits {
+            let first = operations[group.members[0]].index;
+            let mut state = self.lock();
+            let last = operations[group.members[group.members.len() - 1]].index;
+            let is_member = |index: &usize| members().any(|one| one.index == *index);
+            state.running.retain(|index| *index < first || *index > last || !is_member(index));
+        }
+        match outcome {
+            Some(Ok(())) => {}
+            Some(Err(Stopped::Itself(error))) if host::is_interrupt(&error) => return Err(error),
+            // The error of a member is found, and told, by running it alone.
+            _ => return members().try_for_each(|one| self.run_one(one.index)),
+        }
+        {
+            let mut state = self.lock();
+            state.statistics.groups += 1;
+            for member in members() {
+                state.statistics.ran += 1;
+                state.statistics.fused += 1;
+                state.settle(member, None);
+                state.remove(member.index);
             }
         }
-        kept
+        // Without the lock: an argument may be the last reference to a large graph.
+        members().for_each(|member| drop(member.take_args()));
+        Ok(())
     }
 
     /// Runs one operation, unless it ran meanwhile.
@@ -252,7 +313,7 @@ impl State {
     }
 
     /// Removes an operation that is done.
-    fn remove(&mut self, index: usize) -> Option<Arc<Operation>> {
+    pub(super) fn remove(&mut self, index: usize) -> Option<Arc<Operation>> {
         let operation = self.waiting.remove(index)?;
         self.pending_bytes = self.pending_bytes.saturating_sub(operation.bytes);
         if self.waiting.len() == 0 {

@@ -78,6 +78,12 @@ pub struct Statistics {
     pub skipped: u64,
     /// Times that something waiting was run.
     pub flushes: u64,
+    /// Groups of operations that were computed in one pass.
+    pub groups: u64,
+    /// Operations that were computed in groups; [`Statistics::ran`] counts them, too.
+    pub fused: u64,
+    /// Flushes whose groups were chosen and compiled, because no flush before had the same operations.
+    pub planned: u64,
 }
 
 /// Calls of one operator that ran at once, for one reason.
@@ -113,6 +119,8 @@ pub(super) struct State {
     pub(super) last_failure: Option<Arc<Failure>>,
     pub(super) statistics: Statistics,
     pub(super) at_once: Vec<AtOnce>,
+    /// The reason why the program can't be recorded, in a session that only records.
+    pub(super) refused: Option<String>,
     /// The context of the last recorded operation, which most share.
     pub(super) context: Option<Arc<LocalContext>>,
 }
@@ -121,6 +129,8 @@ pub(super) struct State {
 pub struct Session {
     this: Weak<Session>,
     pub(super) options: Options,
+    /// Whether it only records, for a [`Recording`](super::Recording): nothing runs.
+    pub(super) only_records: bool,
     state: Mutex<State>,
     pub(super) freed: Condvar,
 }
@@ -147,12 +157,17 @@ impl Session {
     /// [`ErrorKind::Value`] for a limit of 0.
     pub fn new(options: Options) -> Result<Arc<Session>> {
         options.check()?;
-        Ok(Arc::new_cyclic(|this| Session {
+        Ok(Session::of(options, false))
+    }
+
+    pub(super) fn of(options: Options, only_records: bool) -> Arc<Session> {
+        Arc::new_cyclic(|this| Session {
             this: Weak::clone(this),
             options,
+            only_records,
             state: Mutex::default(),
             freed: Condvar::new(),
-        }))
+        })
     }
 
     /// Returns the pipeline that is open here, whose record a new block joins.

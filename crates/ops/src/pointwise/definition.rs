@@ -139,7 +139,7 @@ impl Definition {
         let (plan, out) = self.plan(pointwise, args)?;
         Ok(match (&self.out, out) {
             (Some((at, _)), Some(out)) => Inferred::argument(*at, out),
-            _ => Inferred::of_form(plan.form),
+            _ => Inferred::of_plan(plan, args),
         })
     }
 

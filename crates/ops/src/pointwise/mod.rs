@@ -23,11 +23,12 @@ use keyfold_backend::PointwiseKernel;
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_expr::{Binary, Expr, Lowered, Names, Node, Signature, Specialized, StepOp};
 use keyfold_layers::autograd::TensorMeta;
+use keyfold_layers::pipeline::Evaluated;
 use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
 use smallvec::SmallVec;
 
 use crate::convert;
-use crate::infer::{CallPlan, Run};
+use crate::infer::{CallPlan, Run, positions};
 use crate::op::Op;
 use crate::row::Row;
 
@@ -111,7 +112,7 @@ impl Pointwise {
     }
 
     /// Returns the expression.
-    pub(crate) fn expr(&self) -> &Expr {
+    pub(crate) fn expr(&self) -> &Arc<Expr> {
         self.prepared.expr()
     }
 
@@ -249,6 +250,15 @@ where
         let Some(kernel) = &self.prepared.kernel else { return Ok(()) };
         // SAFETY: the caller's promise.
         op.at(unsafe { kernel.run(self.inputs.as_ref(), self.params.as_ref(), out) })
+    }
+
+    fn evaluates(&self, args: &[ValueRef<'_>]) -> Option<Box<Evaluated>> {
+        Some(Box::new(Evaluated {
+            expr: self.row.borrow().expr().clone(),
+            inputs: positions(self.inputs.as_ref(), args)?,
+            params: self.params.as_ref().into(),
+            out: self.chosen.then(|| self.prepared.signature.result()),
+        }))
     }
 
     /// Computes in place if an input is `out`, and converts each element to the dtype of `out`.

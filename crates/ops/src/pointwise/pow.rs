@@ -4,6 +4,7 @@ use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_expr::Expr;
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Saves, TensorMeta};
+use keyfold_layers::pipeline::Evaluated;
 use keyfold_tensor::{Tensor, ValueRef};
 use smallvec::SmallVec;
 
@@ -117,6 +118,10 @@ impl<R: Run> Run for PowRun<'_, R> {
     unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
         // SAFETY: the caller's promise.
         with_operator_name(op, self.name, unsafe { self.run.run(op, out) }, self.exponents)
+    }
+
+    fn evaluates(&self, args: &[ValueRef<'_>]) -> Option<Box<Evaluated>> {
+        self.run.evaluates(args)
     }
 
     unsafe fn write(

@@ -99,7 +99,7 @@ impl Row {
         let runs = Runs::Everywhere { fresh, out: Some(out), lock: COMPUTES };
         let form = move |args: &[ValueRef<'_>]| {
             let call = Call::new(&meta, &on_meta, None);
-            Ok(Inferred::of_form(infer.infer(call, A::unbox(args)?)?.form))
+            Ok(Inferred::of_plan(infer.infer(call, A::unbox(args)?)?, args))
         };
         Row::new(name, &schema, runs, form, layers, naming)
     }

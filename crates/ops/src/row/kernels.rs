@@ -112,12 +112,15 @@ impl Row {
     /// Makes the kernels for a backend, each with the schema of its overload.
     pub(crate) fn backend_kernels(&self, runner: &Arc<Runner>) -> Vec<(Schema, Kernel<Value>)> {
         let kernels = self.kernels(&Target::Backend(runner.clone()));
+        let own = |(schema, kernel): (Schema, Kernel<Value>)| {
+            (schema, kernel.with_payload(runner.computes.clone()))
+        };
         if runner.kind.is_host() {
-            return kernels;
+            return kernels.into_iter().map(own).collect();
         }
         // Random numbers come from the stream of their own device, so random operators don't fall back.
         let falls_back = !self.tags.contains(Tags::NONDETERMINISTIC_SEEDED);
-        let there = |(schema, kernel)| (schema, device_kernel(kernel, runner, falls_back));
+        let there = |(schema, kernel)| own((schema, device_kernel(kernel, runner, falls_back)));
         kernels.into_iter().map(there).collect()
     }
 

@@ -27,6 +27,7 @@ pub(crate) mod dispatcher;
 pub(crate) mod explain;
 pub(crate) mod expression;
 pub(crate) mod function;
+pub(crate) mod fused;
 pub(crate) mod guards;
 pub(crate) mod handle;
 pub(crate) mod jvp;

@@ -146,6 +146,9 @@ impl PyPipeline {
         dict.set_item("failed", numbers.failed)?;
         dict.set_item("skipped", numbers.skipped)?;
         dict.set_item("flushes", numbers.flushes)?;
+        dict.set_item("groups", numbers.groups)?;
+        dict.set_item("fused", numbers.fused)?;
+        dict.set_item("planned", numbers.planned)?;
         Ok(dict)
     }
 
@@ -167,6 +170,14 @@ impl PyPipeline {
             dict.set_item("bytes", one.bytes)?;
             operations.append(dict)?;
         }
+        let groups = PyList::empty(py);
+        for one in &explained.groups {
+            let dict = PyDict::new(py);
+            dict.set_item("operations", &one.operations)?;
+            dict.set_item("stored", &one.stored)?;
+            dict.set_item("saved_bytes", one.saved_bytes)?;
+            groups.append(dict)?;
+        }
         let at_once = PyList::empty(py);
         for one in &explained.at_once {
             let dict = PyDict::new(py);
@@ -177,6 +188,7 @@ impl PyPipeline {
         }
         let dict = PyDict::new(py);
         dict.set_item("operations", operations)?;
+        dict.set_item("groups", groups)?;
         dict.set_item("at_once", at_once)?;
         dict.set_item("bytes", explained.bytes)?;
         dict.set_item("text", explained.to_string())?;

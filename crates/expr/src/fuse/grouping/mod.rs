@@ -42,7 +42,7 @@ use joining::Joining;
 
 /// A pointwise operation, as far as the choice depends on it. Its result has one element for each
 /// element of `shape`, and its operands broadcast to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pointwise {
     /// A number of the result's shape: equal shapes have equal numbers.
     pub shape: u32,
@@ -65,7 +65,7 @@ pub struct Read {
 }
 
 /// A recorded operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Op {
     /// `None` for operations that aren't pointwise, and for those that can't be fused.
     pub pointwise: Option<Pointwise>,

@@ -1,0 +1,45 @@
+//! Fusion: pointwise operations that a flush computes together, in one pass over memory.
+//!
+//! Before a flush runs operations one by one, it looks at them as a [`Program`](program): plain data,
+//! of which [`grouping::units`](keyfold_expr::fuse::grouping::units) chooses groups. Each group that
+//! the backend compiles is a step of the [`Plan`](plan), and so is each other operation. Plans are
+//! [cached](cache), by the whole program.
+//!
+//! An operation takes part if it evaluates an expression, by the backend's own kernel: a user's kernel
+//! for the operator is called as ever. If a group can't be computed, as for an element at fault, its
+//! members run one by one, so that errors are those of the operations.
+
+mod cache;
+mod group;
+mod plan;
+mod program;
+
+use std::sync::Arc;
+
+use keyfold_backend::GpuBackend;
+use rustc_hash::FxHashMap;
+
+use super::operation::Operation;
+pub(super) use group::Group;
+pub(super) use plan::{Plan, Step};
+use program::Program;
+
+/// The payload of a backend's own kernels. A pipeline may compute the expression that such a kernel
+/// evaluates together with others.
+#[derive(Debug)]
+pub struct BackendKernel(pub Arc<dyn GpuBackend>);
+
+/// Returns the steps that compute operations; `None` if none of them are computed together. `others`
+/// counts the references of operations that won't run, to each pending memory. The flag tells whether
+/// the program was planned anew.
+pub(super) fn plan(
+    operations: &[Arc<Operation>],
+    others: &FxHashMap<usize, usize>,
+) -> Option<(Arc<Plan>, bool)> {
+    let candidates = operations.iter().filter(|operation| operation.evaluates.is_some());
+    if candidates.count() < 2 {
+        return None;
+    }
+    let (plan, is_new) = cache::plan(Program::of(operations, others));
+    plan.has_groups().then_some((plan, is_new))
+}

@@ -1,0 +1,261 @@
+//! A recording, made of the operations that a session recorded.
+
+use std::sync::{Arc, PoisonError};
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{Dispatcher, Value as _};
+use keyfold_tensor::{Tensor, Value};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::operand::{Argument, Operand};
+use super::{Constant, Recording, Step};
+use crate::pipeline::fusion::{self, Plan, Step as Planned};
+use crate::pipeline::operation::{Operation, for_each_tensor};
+use crate::pipeline::plan;
+use crate::pipeline::session::Session;
+
+/// The memories of placeholders and results, by the address of their pending memory.
+#[derive(Default)]
+struct Known {
+    /// The number of the memory, and the tensor that is all of it.
+    memories: FxHashMap<usize, (usize, Tensor)>,
+    count: usize,
+    constants: Vec<Constant>,
+}
+
+impl Known {
+    fn add(&mut self, address: usize, whole: Tensor) -> usize {
+        let number = self.count;
+        self.memories.insert(address, (number, whole));
+        self.count += 1;
+        number
+    }
+
+    /// Returns a recorded tensor as an operand.
+    fn operand(&mut self, tensor: &Tensor) -> Result<Operand> {
+        let known = tensor
+            .buffer()
+            .pending()
+            .and_then(|pending| self.memories.get(&std::ptr::from_ref(pending).addr()));
+        if let Some((memory, whole)) = known {
+            let (shape, strides) = (tensor.shape(), tensor.strides());
+            let is_whole = shape == whole.shape()
+                && strides == whole.strides()
+                && tensor.offset() == 0
+                && tensor.dtype() == whole.dtype();
+            return Ok(match is_whole {
+                true => Operand::Whole(*memory),
+                false => Operand::View {
+                    memory: *memory,
+                    shape: shape.clone(),
+                    strides: strides.clone(),
+                    offset: tensor.offset(),
+                },
+            });
+        }
+        let constant = match tensor.completed()? {
+            Some(done) => done,
+            None => tensor.clone(),
+        };
+        let known = |one: &&mut Constant| one.tensor.buffer().shares_with(constant.buffer());
+        match self.constants.iter_mut().find(known) {
+            Some(known) => known.references += 1,
+            None => self.constants.push(Constant {
+                version: constant.version(),
+                tensor: constant.clone(),
+                references: 2,
+            }),
+        }
+        Ok(Operand::Constant(constant))
+    }
+
+    fn argument(&mut self, arg: &Value) -> Result<Argument> {
+        Ok(match arg {
+            Value::Tensor(tensor) => Argument::Tensor(self.operand(tensor)?),
+            Value::List(items) => {
+                Argument::List(items.iter().map(|item| self.argument(item)).collect::<Result<_>>()?)
+            }
+            other => Argument::Value(other.clone()),
+        })
+    }
+}
+
+impl Session {
+    /// Ends a recording: `inputs` are its placeholders, `outputs` the tensors that the program returned.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Pipeline`] if the program was [refused](Session::refused).
+    pub fn finish(&self, inputs: &[Tensor], outputs: &[Tensor]) -> Result<Recording> {
+        if let Some(reason) = self.refused() {
+            return Err(self.refuse(&reason));
+        }
+        let chosen = plan::everything(&self.lock().waiting);
+        let operations = self.without_dead(&chosen);
+        let planned = fusion::plan(&operations, &FxHashMap::default());
+        let plan =
+            planned.map_or_else(|| Arc::new(Plan::one_by_one(operations.len())), |own| own.0);
+        let recording = Recording::of(operations, plan, inputs, outputs);
+        // Their arguments are the recording's now.
+        let rest: Vec<Arc<Operation>> = {
+            let mut state = self.lock();
+            state.open = false;
+            let all = plan::everything(&state.waiting);
+            all.into_iter().filter_map(|index| state.remove(index)).collect()
+        };
+        rest.iter().for_each(|operation| drop(operation.take_args()));
+        recording
+    }
+}
+
+impl Recording {
+    fn of(
+        operations: Vec<Arc<Operation>>,
+        plan: Arc<Plan>,
+        inputs: &[Tensor],
+        outputs: &[Tensor],
+    ) -> Result<Recording> {
+        let mut known = Known::default();
+        for input in inputs {
+            let Some(pending) = input.buffer().pending() else {
+                return Err(Error::new(ErrorKind::Pipeline, "an input isn't a placeholder"));
+            };
+            known.add(std::ptr::from_ref(pending).addr(), input.clone());
+        }
+        let results = results_of(&operations, &mut known)?;
+        let steps = plan.steps.iter().enumerate();
+        let steps = steps.map(|(at, step)| step_of(at, step, &operations, &results, &mut known));
+        let mut steps = steps.collect::<Result<Vec<Step>>>()?;
+        let outputs =
+            outputs.iter().map(|output| known.operand(output)).collect::<Result<Vec<_>>>()?;
+        note_last_uses(&mut steps, &outputs, known.count);
+        let written = written_inputs(&operations, inputs);
+        let dispatchers = dispatchers_of(&operations)?;
+        let Known { constants, count: memories, .. } = known;
+        let inputs = inputs.to_vec();
+        Ok(Recording {
+            inputs,
+            operations,
+            plan,
+            steps,
+            outputs,
+            constants,
+            written,
+            memories,
+            dispatchers,
+        })
+    }
+}
+
+/// Numbers the results of all operations that somebody can read.
+fn results_of(
+    operations: &[Arc<Operation>],
+    known: &mut Known,
+) -> Result<Vec<SmallVec<[Option<usize>; 1]>>> {
+    let mut all = Vec::with_capacity(operations.len());
+    for operation in operations {
+        let mut own = SmallVec::new();
+        for slot in &operation.results {
+            let Some((slot, memory)) = slot.as_ref().and_then(|slot| Some((slot, slot.held()?)))
+            else {
+                own.push(None);
+                continue;
+            };
+            let address = slot.memory.as_ptr().addr();
+            let strides = keyfold_core::layout::contiguous_strides(&slot.shape);
+            let whole = Tensor::pending(memory, slot.shape.clone(), strides, slot.dtype)?;
+            own.push(Some(known.add(address, whole)));
+        }
+        all.push(own);
+    }
+    Ok(all)
+}
+
+fn step_of(
+    planned: usize,
+    step: &Planned,
+    operations: &[Arc<Operation>],
+    results: &[SmallVec<[Option<usize>; 1]>],
+    known: &mut Known,
+) -> Result<Step> {
+    let (mut params, last) = (SmallVec::new(), SmallVec::new());
+    match step {
+        Planned::One(at) => {
+            let args = operations[*at].args.lock().unwrap_or_else(PoisonError::into_inner);
+            let args = args.iter().map(|arg| known.argument(arg)).collect::<Result<_>>()?;
+            Ok(Step { planned, args, params, results: results[*at].clone(), last })
+        }
+        Planned::Group(group) => {
+            for member in &group.members {
+                let numbers = operations[*member].evaluates.iter();
+                params.extend(numbers.flat_map(|own| own.params.iter().copied()));
+            }
+            let mut args = Vec::with_capacity(group.inputs.len());
+            for (op, at) in &group.inputs {
+                args.push(Argument::Tensor(tensor_at(&operations[*op], *at, known)?));
+            }
+            let results = group.stored.iter().map(|op| results[*op][0]).collect();
+            Ok(Step { planned, args, params, results, last })
+        }
+    }
+}
+
+/// Returns the tensor at a position among an operation's tensors.
+fn tensor_at(operation: &Operation, at: usize, known: &mut Known) -> Result<Operand> {
+    let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tensors: SmallVec<[&Tensor; 4]> = SmallVec::new();
+    args.iter().for_each(|arg| for_each_tensor(arg.as_ref(), &mut |tensor| tensors.push(tensor)));
+    known.operand(tensors[at])
+}
+
+/// Notes for each step the memories that nothing behind it reads.
+fn note_last_uses(steps: &mut [Step], outputs: &[Operand], memories: usize) {
+    let mut read = vec![false; memories];
+    outputs.iter().filter_map(Operand::memory).for_each(|memory| read[memory] = true);
+    for step in steps.iter_mut().rev() {
+        let mut last = SmallVec::new();
+        let mut note = |memory: usize| {
+            if !std::mem::replace(&mut read[memory], true) {
+                last.push(memory);
+            }
+        };
+        step.results.iter().flatten().for_each(|memory| note(*memory));
+        for arg in &step.args {
+            arg.each(&mut |operand| operand.memory().into_iter().for_each(&mut note));
+        }
+        step.last = last;
+    }
+}
+
+/// Returns the inputs that an operation writes to.
+fn written_inputs(operations: &[Arc<Operation>], inputs: &[Tensor]) -> Vec<usize> {
+    let mut written = Vec::new();
+    for operation in operations {
+        let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in &operation.written {
+            if let Some(Value::Tensor(tensor)) = args.get(*at) {
+                let is_it = |input: &Tensor| input.buffer().shares_with(tensor.buffer());
+                written.extend(inputs.iter().position(is_it));
+            }
+        }
+    }
+    written.sort_unstable();
+    written.dedup();
+    written
+}
+
+fn dispatchers_of(operations: &[Arc<Operation>]) -> Result<Vec<(Dispatcher<Value>, u64)>> {
+    let mut all: Vec<(Dispatcher<Value>, u64)> = Vec::new();
+    for operation in operations {
+        let Some(dispatcher) = operation.operator.dispatcher() else {
+            let message =
+                format!("{} was removed while it was recorded", operation.operator.name());
+            return Err(Error::new(ErrorKind::OperatorRemoved, message));
+        };
+        if !all.iter().any(|(known, _)| known.is_same(&dispatcher)) {
+            let generation = dispatcher.generation();
+            all.push((dispatcher, generation));
+        }
+    }
+    Ok(all)
+}

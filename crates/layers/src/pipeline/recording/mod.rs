@@ -1,0 +1,219 @@
+//! A program that was recorded once and is computed again for other inputs, without its calls.
+//!
+//! [`Session::recorder`] records calls with placeholders for the inputs: pending tensors that are
+//! never filled. [`Session::finish`] turns the record into a [`Recording`]: the steps of its
+//! [plan](super::fusion), whose tensors are inputs, constants, or results of earlier steps.
+//!
+//! ```
+//! use keyfold::ops::aten;
+//! use keyfold_layers::pipeline::Session;
+//! # use keyfold_tensor::Tensor;
+//! keyfold::init();
+//! let x = Tensor::from_slice(&[1.0_f64, 2.0], &[2])?;
+//! let session = Session::recorder();
+//! let placeholder = session.placeholder(&x)?;
+//! let guard = session.enter();
+//! let y = aten::exp(&aten::mul(&placeholder, &placeholder)?)?;
+//! guard.close()?;
+//! let recording = session.finish(&[placeholder], &[y])?;
+//! let y = recording.replay(&[x])?;
+//! assert_eq!(y[0].to_vec::<f64>()?, [1.0_f64.exp(), 4.0_f64.exp()]);
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+
+mod build;
+mod operand;
+
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result, Scalar, layout};
+use keyfold_dispatch::Dispatcher;
+use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, overlap};
+use smallvec::SmallVec;
+
+use super::fusion::{Plan, Step as Planned};
+use super::operation::Operation;
+use super::session::{Options, Session};
+use operand::{Argument, Memories, Operand};
+
+/// A step of a recording.
+struct Step {
+    /// The step of the plan.
+    planned: usize,
+    /// The arguments of an operation, or the inputs of a group.
+    args: Vec<Argument>,
+    /// The numbers that a group is computed with.
+    params: SmallVec<[Scalar; 4]>,
+    /// For each result, the memory that it is.
+    results: SmallVec<[Option<usize>; 1]>,
+    /// The memories that no later step and no output reads.
+    last: SmallVec<[usize; 2]>,
+}
+
+/// A tensor that the program uses and that isn't an input.
+struct Constant {
+    tensor: Tensor,
+    /// The number of writes to it when it was recorded.
+    version: u32,
+    /// The references to its memory that the recording has.
+    references: usize,
+}
+
+/// A recorded program.
+pub struct Recording {
+    /// Placeholders, which have the forms of the inputs.
+    inputs: Vec<Tensor>,
+    operations: Vec<Arc<Operation>>,
+    plan: Arc<Plan>,
+    steps: Vec<Step>,
+    outputs: Vec<Operand>,
+    constants: Vec<Constant>,
+    /// The inputs that operations write to.
+    written: Vec<usize>,
+    /// The number of memories: those of inputs first.
+    memories: usize,
+    /// The dispatchers of its operators, with the state of their registrations.
+    dispatchers: Vec<(Dispatcher<Value>, u64)>,
+}
+
+impl std::fmt::Debug for Recording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Recording({} operations, {} steps)", self.operations.len(), self.steps.len())
+    }
+}
+
+impl Session {
+    /// Makes an open session that only records: nothing is computed, and a program that asks for it is
+    /// [refused](Session::refused).
+    pub fn recorder() -> Arc<Session> {
+        let limits =
+            Options { max_ops: usize::MAX, max_pending_bytes: u64::MAX, ..Options::default() };
+        let session = Session::of(limits, true);
+        session.open();
+        session
+    }
+
+    /// Makes a tensor that stands for an input of that form while the session records.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] for a tensor with a negative stride.
+    pub fn placeholder(&self, like: &Tensor) -> Result<Tensor> {
+        let (shape, strides, dtype) = (like.shape(), like.strides(), like.dtype());
+        let last = layout::bounds(shape, strides, 0).map_err(|_| {
+            Error::new(ErrorKind::NotSupported, "an input with a negative stride isn't recorded")
+        })?;
+        let bytes = last.map_or(0, |(_, last)| last + 1) * dtype.size();
+        let memory = Arc::new(PendingBuffer::new(like.device(), bytes, self.as_source()));
+        Tensor::pending(memory, shape.clone(), strides.clone(), dtype)
+    }
+
+    /// Returns the reason why the program can't be recorded, if there is one.
+    pub fn refused(&self) -> Option<String> {
+        self.lock().refused.clone()
+    }
+
+    /// Notes the reason why the program can't be recorded; returns the error for the call.
+    #[cold]
+    pub(super) fn refuse(&self, reason: &str) -> Error {
+        self.lock().refused.get_or_insert_with(|| reason.to_owned());
+        Error::new(ErrorKind::Pipeline, format!("a fused function can't be recorded: {reason}"))
+    }
+}
+
+impl Recording {
+    /// Returns whether inputs have the recorded forms: shapes, strides, dtypes and devices.
+    pub fn fits(&self, inputs: &[Tensor]) -> bool {
+        let same = |(own, given): (&Tensor, &Tensor)| {
+            own.dtype() == given.dtype()
+                && own.shape() == given.shape()
+                && own.strides() == given.strides()
+                && own.device() == given.device()
+        };
+        self.inputs.len() == inputs.len() && self.inputs.iter().zip(inputs).all(same)
+    }
+
+    /// Returns whether the program would be recorded alike today: no kernel of its operators' dispatchers
+    /// was registered or removed, and nobody wrote to a constant, lent its memory or let it go.
+    pub fn is_current(&self) -> bool {
+        let registered =
+            |(dispatcher, known): &(Dispatcher<Value>, u64)| dispatcher.generation() == *known;
+        let same = |constant: &Constant| {
+            let buffer = constant.tensor.buffer();
+            constant.tensor.version() == constant.version
+                && !buffer.is_lent()
+                && buffer.shares() > constant.references
+        };
+        self.dispatchers.iter().all(registered) && self.constants.iter().all(same)
+    }
+
+    /// Returns the number of operations that are computed, and of the steps that do.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.operations.len(), self.steps.len())
+    }
+
+    /// Returns whether inputs share memory in a way that a write of the program would be seen through
+    /// another input, which isn't recorded.
+    pub fn mixes(&self, inputs: &[Tensor]) -> bool {
+        let meets = |a: usize, b: usize| {
+            a != b && overlap(&inputs[a], &inputs[b]).is_ok_and(|meets| meets != Overlap::None)
+        };
+        self.written.iter().any(|a| (0..inputs.len()).any(|b| meets(*a, b)))
+    }
+
+    /// Computes the outputs for these inputs, which [fit](Recording::fits).
+    ///
+    /// # Errors
+    /// Those of the operations, with the operation's place and the line that recorded it.
+    pub fn replay(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let mut memories = Memories::new(inputs, self.memories);
+        for step in &self.steps {
+            match &self.plan.steps[step.planned] {
+                Planned::One(at) => self.run_one(&self.operations[*at], step, &mut memories)?,
+                Planned::Group(group) => {
+                    let inputs = step.args.iter().map(|arg| arg.tensor(&memories));
+                    let inputs = inputs.collect::<Result<SmallVec<[Tensor; 8]>>>()?;
+                    let results = group
+                        .results(&self.operations, &inputs, &step.params)
+                        .map_err(|error| self.told(group.members[0], error))?;
+                    for (memory, result) in step.results.iter().zip(results) {
+                        memories.set(*memory, result);
+                    }
+                }
+            }
+            step.last.iter().for_each(|memory| memories.clear(*memory));
+        }
+        self.outputs.iter().map(|output| output.tensor(&memories)).collect()
+    }
+
+    fn run_one(&self, operation: &Operation, step: &Step, memories: &mut Memories) -> Result<()> {
+        let args = step.args.iter().map(|arg| arg.value(memories)).collect::<Result<Vec<_>>>()?;
+        let told = |error| self.told_of(operation, error);
+        let result = operation.call(&args).map_err(told)?;
+        // A result may be what keeps an argument's memory shared.
+        drop(args);
+        let items = operation.items(result).map_err(told)?;
+        for ((memory, slot), item) in step.results.iter().zip(&operation.results).zip(items) {
+            if let (Some(_), Some(slot)) = (memory, slot) {
+                let own = item.into_tensor().and_then(|result| operation.own(slot, result));
+                memories.set(*memory, own.map_err(told)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn told(&self, at: usize, error: Error) -> Error {
+        self.told_of(&self.operations[at], error)
+    }
+
+    /// Adds an operation's place in the program to its error.
+    #[cold]
+    fn told_of(&self, operation: &Operation, error: Error) -> Error {
+        let site = operation.site.as_ref().and_then(super::host::Site::resolve);
+        let recorded = site.map_or(String::new(), |site| format!(", recorded at {site}"));
+        let name = operation.operator.name();
+        error.noted(&format!(
+            "operation {} of a fused function, {name}{recorded}, failed",
+            operation.index
+        ))
+    }
+}

@@ -1,0 +1,242 @@
+//! Recordings of functions in Python: `keyfold.fuse`.
+
+use std::sync::Arc;
+
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalKeys};
+use keyfold_layers::pipeline::{self, Recording, Session};
+use keyfold_tensor::Tensor;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::call::{context, results};
+use crate::classes::guards::PyGuard;
+use crate::marshal::arrays::caller::Caller;
+use crate::marshal::arrays::{self, numpy_array};
+use crate::marshal::errors::IntoPyResult;
+use crate::marshal::tensor::{self, OF_AN_OBJECT, PyTensor};
+
+type Any<'py> = Bound<'py, PyAny>;
+
+/// The elements from which on a replay releases the GIL.
+const RELEASE_FROM: usize = 1 << 15;
+
+/// How a fused function is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Nothing but backends is in the calls' key sets: a recording can be replayed.
+    Replay,
+    /// A pipeline is open, which records the calls.
+    Here,
+    /// A layer is in the key sets: the calls are made, in a pipeline of their own.
+    Pipeline,
+    /// An array of another library: the calls are made.
+    Eager,
+}
+
+/// Returns an argument as a tensor; `None` for what isn't an array.
+fn array<'py>(object: &Any<'py>) -> PyResult<Option<Tensor>> {
+    let is_one = object.is_instance_of::<PyTensor>() || numpy_array::is_array(object);
+    match is_one {
+        true => Ok(Some(arrays::view(object).py(object.py())?.with_token(OF_AN_OBJECT))),
+        false => Ok(None),
+    }
+}
+
+/// Returns the keys that the context adds to calls, and whether it removes a key of a backend.
+fn local_keys(py: Python<'_>) -> PyResult<(DispatchKeySet, bool)> {
+    let local = context::in_context(py, LocalKeys::current)?;
+    let layers = DispatchKeySet::from([DispatchKey::Autograd]);
+    Ok((local.included(), !(local.excluded() - layers).is_empty()))
+}
+
+fn mode_of(py: Python<'_>, leaves: &[Any<'_>]) -> PyResult<Mode> {
+    let (included, hidden) = local_keys(py)?;
+    if included.contains(DispatchKey::Pipeline) {
+        return Ok(Mode::Here);
+    }
+    let mut mode = if included.is_empty() && !hidden { Mode::Replay } else { Mode::Pipeline };
+    for leaf in leaves {
+        match array(leaf)? {
+            Some(tensor) if !is_plain(&tensor) => mode = Mode::Pipeline,
+            Some(_) => {}
+            None if arrays::look(leaf).is_ok_and(|found| found.is_some()) => {
+                return Ok(Mode::Eager);
+            }
+            None => {}
+        }
+    }
+    Ok(mode)
+}
+
+/// Returns whether calls with a tensor go to its backend alone.
+fn is_plain(tensor: &Tensor) -> bool {
+    let backend = DispatchKey::from_device_type(tensor.device().kind());
+    tensor.keys() == DispatchKeySet::from([backend])
+}
+
+/// Say how a fused function is called with these arguments. Not for calling.
+#[pyfunction]
+pub(crate) fn _fuse_mode(py: Python<'_>, leaves: Vec<Any<'_>>) -> PyResult<&'static str> {
+    Ok(match mode_of(py, &leaves)? {
+        Mode::Replay => "replay",
+        Mode::Here => "here",
+        Mode::Pipeline => "pipeline",
+        Mode::Eager => "eager",
+    })
+}
+
+/// A function's calls, while they are recorded. Not for calling: see `keyfold.fuse`.
+#[pyclass(name = "_Recorder", module = "keyfold._core", frozen)]
+pub(crate) struct PyRecorder(Arc<Session>);
+
+#[pymethods]
+impl PyRecorder {
+    #[new]
+    fn new() -> Self {
+        PyRecorder(Session::recorder())
+    }
+
+    /// The tensor that stands for an array while the calls are recorded; None for another object.
+    fn placeholder<'py>(&self, object: &Any<'py>) -> PyResult<Option<Bound<'py, PyTensor>>> {
+        let py = object.py();
+        let Some(array) = array(object)? else { return Ok(None) };
+        tensor::wrap(py, self.0.placeholder(&array).py(py)?).map(Some)
+    }
+
+    /// The context manager that records the calls inside its block.
+    fn guard(&self) -> PyGuard {
+        PyGuard::layer(Session::keys(), pipeline::as_data(&self.0)).named("fuse()")
+    }
+
+    /// Why the calls can't be recorded, if they can't.
+    fn refused(&self) -> Option<String> {
+        self.0.refused()
+    }
+
+    /// Ends the recording: `leaves` are the arguments, `placeholders` those of the arrays among them,
+    /// `watched` what the function reads besides, each as (holder, name, value).
+    fn finish(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Py<PyAny>>,
+        placeholders: Vec<Bound<'_, PyTensor>>,
+        outputs: Vec<Bound<'_, PyTensor>>,
+        watched: Vec<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
+    ) -> PyResult<PyRecording> {
+        let tensors = |all: &[Bound<'_, PyTensor>]| -> Vec<Tensor> {
+            all.iter().map(|one| one.get().tensor.clone()).collect()
+        };
+        let (inputs, outputs) = (tensors(&placeholders), tensors(&outputs));
+        let recording = self.0.finish(&inputs, &outputs).py(py)?;
+        let leaves = leaves.into_iter().map(|leaf| {
+            let is_array = array(leaf.bind(py))?.is_some();
+            Ok(if is_array { Leaf::Array } else { Leaf::Same(leaf) })
+        });
+        let leaves = leaves.collect::<PyResult<Vec<_>>>()?;
+        Ok(PyRecording { recording, leaves, watched })
+    }
+}
+
+/// An argument of a recorded function.
+enum Leaf {
+    Array,
+    /// An object that was used as it was.
+    Same(Py<PyAny>),
+}
+
+/// A function's calls for arguments of certain forms. Not for calling: see `keyfold.fuse`.
+#[pyclass(name = "_Recording", module = "keyfold._core", frozen)]
+pub(crate) struct PyRecording {
+    recording: Recording,
+    leaves: Vec<Leaf>,
+    /// Cells and dictionaries with a name and the value that the function found there.
+    watched: Vec<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
+}
+
+#[pymethods]
+impl PyRecording {
+    /// Computes the outputs for other arguments; None where it wasn't recorded for such, or isn't current.
+    fn replay<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let py = leaves.py();
+        if leaves.len() != self.leaves.len() {
+            return Ok(None);
+        }
+        let (mut inputs, mut numpy) = (SmallVec::<[Tensor; 8]>::new(), 0);
+        for (leaf, given) in self.leaves.iter().zip(leaves) {
+            match leaf {
+                Leaf::Same(known) if is_same(known.bind(py), &given)? => {}
+                Leaf::Same(_) => return Ok(None),
+                Leaf::Array => match array(&given)? {
+                    Some(tensor) if is_plain(&tensor) => {
+                        numpy += usize::from(!given.is_instance_of::<PyTensor>());
+                        inputs.push(tensor);
+                    }
+                    _ => return Ok(None),
+                },
+            }
+        }
+        let (included, hidden) = local_keys(py)?;
+        let plain = included.is_empty() && !hidden;
+        if !plain || !self.recording.fits(&inputs) || !self.is_current(py)? {
+            return Ok(None);
+        }
+        if self.recording.mixes(&inputs) {
+            return Ok(None);
+        }
+        let large = inputs.iter().any(|input| input.numel() >= RELEASE_FROM);
+        let run = || self.recording.replay(&inputs);
+        let outputs = if large { py.detach(run) } else { run() };
+        let objects: SmallVec<[_; 8]> = leaves.iter_borrowed().map(|leaf| leaf.as_ptr()).collect();
+        let all_numpy = numpy > 0 && numpy == inputs.len();
+        let library = if all_numpy { Caller::NUMPY } else { Caller::TENSOR };
+        let given_back = PyList::empty(py);
+        for output in outputs.py(py)? {
+            given_back.append(results::tensor_to_py(py, output, &objects, library)?)?;
+        }
+        Ok(Some(given_back))
+    }
+
+    /// Whether the function would be recorded alike today.
+    fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
+        if !self.recording.is_current() {
+            return Ok(false);
+        }
+        for (holder, name, value) in &self.watched {
+            let holder = holder.bind(py);
+            let found = match holder.cast::<PyDict>() {
+                Ok(names) => names.get_item(name)?,
+                Err(_) => holder.getattr(name.bind(py).cast::<PyString>()?).ok(),
+            };
+            if !found.is_some_and(|found| found.is(value)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// How many operations are computed, in how many steps.
+    fn counts(&self) -> (usize, usize) {
+        self.recording.counts()
+    }
+}
+
+/// Whether an argument is the recorded one: the same object, or an equal number or text.
+fn is_same(known: &Any<'_>, given: &Any<'_>) -> PyResult<bool> {
+    if known.is(given) {
+        return Ok(true);
+    }
+    if !given.get_type().is(known.get_type()) {
+        return Ok(false);
+    }
+    let is_fraction =
+        given.is_exact_instance_of::<PyFloat>() || given.is_exact_instance_of::<PyComplex>();
+    if is_fraction {
+        // -0.0 equals 0.0, but computes other numbers.
+        return Ok(known.repr()?.to_str()? == given.repr()?.to_str()?);
+    }
+    let is_simple = given.is_exact_instance_of::<PyInt>()
+        || given.is_exact_instance_of::<PyBool>()
+        || given.is_exact_instance_of::<PyString>();
+    Ok(is_simple && known.eq(given)?)
+}

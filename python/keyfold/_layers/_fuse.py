@@ -1,0 +1,280 @@
+"""`fuse`: functions whose calls are recorded once and computed again without them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+from keyfold import _core
+from keyfold._errors import InvalidValue
+from keyfold._layers._pipeline import pipeline
+from keyfold._trace._structure import Spec, put_together, take_apart
+
+__all__ = ["fuse"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# The most functions whose names are watched: the function, and those that it calls.
+_MAX_FUNCTIONS = 64
+# The most forms of arguments that are remembered as not recordable.
+_MAX_REFUSED = 256
+
+Watched = tuple[Any, str, Any]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _watched(f: Any) -> list[Watched]:
+    """What a function reads besides its arguments: (holder, name, value) of globals and cells."""
+    found: list[Watched] = []
+    functions, seen = [f], set()
+    while functions and len(seen) < _MAX_FUNCTIONS:
+        function = functions.pop()
+        function = getattr(function, "__func__", function)
+        if not isinstance(function, types.FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        names, read = function.__globals__, []
+        for name in dict.fromkeys(_names(function.__code__)):
+            if name in names:
+                read.append((names, name, names[name]))
+        for cell in function.__closure__ or ():
+            try:
+                read.append((cell, "cell_contents", cell.cell_contents))
+            except ValueError:  # it is empty yet
+                continue
+        found += read
+        called = (value for _, _, value in read)
+        functions += [value for value in called if not _is_keyfolds(value)]
+    return found
+
+
+def _is_keyfolds(value: Any) -> bool:
+    return (getattr(value, "__module__", None) or "").partition(".")[0] == "keyfold"
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, _core.Tensor | np.ndarray)
+
+
+def _key(spec: Spec) -> Any:
+    """A structure of arguments as something to compare and hash; its leaves are left out."""
+    if "tuple" in spec:
+        return ("tuple", spec["class"], *map(_key, spec["tuple"]))
+    if "list" in spec:
+        return ("list", *map(_key, spec["list"]))
+    if "dict" in spec:
+        return ("dict", *((key, _key(item)) for key, item in spec["dict"]))
+    return None
+
+
+class _Recorded:
+    """A recording, and how its results are arranged."""
+
+    def __init__(self, recording: _core._Recording, result: Spec) -> None:
+        self.recording = recording
+        self.result = result
+        self.is_one = "output" in result
+
+    def results(self, outputs: list[Any]) -> Any:
+        return outputs[0] if self.is_one else put_together(self.result, "output", outputs)
+
+
+class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
+    """Record a function's operations once, and compute them as one plan from then on.
+
+    The first call with arguments of certain forms (structure, shapes, strides, dtypes, devices, and
+    the values of numbers and other arguments) records the operators that the function calls, without
+    computing anything; the plan computes pointwise operations that read each other's results in one
+    pass over memory. Later calls with such arguments don't run the function's Python code. Results
+    are those of the function, bit for bit.
+
+    A recording is made anew when a kernel is registered or removed, when a global or enclosing
+    variable that the function reads is another object, and when somebody wrote to a tensor that it
+    uses besides its arguments, or nobody else holds that tensor any more. Attributes of objects
+    and items of containers aren't watched: give what changes as an argument.
+
+    Where a layer is at work, as for gradients, `vmap`, autocast or a profile, the function runs in a
+    `pipeline` each time; inside a pipeline or a trace it is called as it is. A function that can't be
+    recorded, since it reads elements, prints them, branches on them or writes to memory that it
+    wasn't given, runs as it is; `explain()` says so.
+
+    Args:
+        f: the function. Its arguments and results are arrays (keyfold's or NumPy's) and other
+            objects, also in lists, tuples and dicts.
+        recordings: the most recordings that are kept, the latest ones.
+
+    Raises:
+        InvalidValue: `recordings` is 0.
+
+    Example:
+        >>> import keyfold as kf
+        >>> @kf.fuse
+        ... def swish(x):
+        ...     return x * kf.sigmoid(x)
+        >>> x = kf.asarray([0.0, 1.0])
+        >>> bool((swish(x) == x * kf.sigmoid(x)).all())
+        True
+        >>> swish(x + 1.0).shape, swish.stats()["replayed"]
+        ((2,), 2)
+        >>> print(swish.explain())
+        1 recording, 2 replays
+          2 operations in 1 step
+    """
+
+    def __init__(self, f: Callable[P, R], /, *, recordings: int = 16) -> None:
+        if recordings < 1:
+            raise InvalidValue(f"fuse(): recordings is {recordings}; at least 1 is kept")
+        functools.update_wrapper(self, f)
+        self._f = f
+        self._capacity = recordings
+        self._recorded: dict[Any, list[_Recorded]] = {}
+        self._plain: list[_Recorded] = self._recorded.setdefault(None, [])
+        self._refused: dict[Any, str] = {}
+        self._counts = {"recorded": 0, "replayed": 0, "in_pipeline": 0, "eager": 0}
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind as a function in a class binds."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, or compute what it computed before for such arguments."""
+        if not kwargs:
+            for one in self._plain:
+                outputs = one.recording.replay(args)
+                if outputs is not None:
+                    self._counts["replayed"] += 1
+                    return one.results(outputs)
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        found: list[tuple[str, Any]] = []
+        spec = take_apart((args, kwargs), "", found, lambda leaf: not _is_tree(leaf), "input")
+        leaves = tuple(leaf for _, leaf in found)
+        is_plain = not kwargs and len(leaves) == len(args)
+        key = None if is_plain else _key(spec)
+        mode = _core._fuse_mode(list(leaves))
+        if mode == "replay":
+            known = self._recorded.get(key, [])
+            for one in () if is_plain else known:
+                outputs = one.recording.replay(leaves)
+                if outputs is not None:
+                    self._counts["replayed"] += 1
+                    return one.results(outputs)
+            form = (key, *map(_form, leaves))
+            if form not in self._refused:
+                made = self._record(spec, leaves, form)
+                if made is not None:
+                    outputs = made.recording.replay(leaves)
+                    if outputs is not None:
+                        self._keep(key, made)
+                        self._counts["recorded"] += 1
+                        self._counts["replayed"] += 1
+                        return made.results(outputs)
+        elif mode == "pipeline":
+            self._counts["in_pipeline"] += 1
+            with pipeline():
+                return self._f(*args, **kwargs)
+        self._counts["eager"] += 1
+        return self._f(*args, **kwargs)
+
+    def _record(self, spec: Spec, leaves: tuple[Any, ...], form: Any) -> _Recorded | None:
+        """Record the function; None if it can't be recorded."""
+        recorder = _core._Recorder()
+        outputs: list[tuple[str, Any]] = []
+        watched = _watched(self._f)
+        placeholders: list[_core.Tensor] = []
+        try:
+            given = []
+            for leaf in leaves:
+                placeholder = recorder.placeholder(leaf)
+                if placeholder is not None:
+                    placeholders.append(placeholder)
+                given.append(leaf if placeholder is None else placeholder)
+            args, kwargs = put_together(spec, "input", given)
+            with recorder.guard():
+                result = self._f(*args, **kwargs)
+            arranged = take_apart(result, "", outputs, _is_array, "output")
+            tensors = [output for _, output in outputs]
+            if not all(isinstance(output, _core.Tensor) for output in tensors):
+                return self._refuse(form, "a result is another library's array")
+            if any(output.requires_grad for output in tensors):
+                return self._refuse(form, "a result requires gradients")
+            del result
+            recording = recorder.finish(leaves, placeholders, tensors, watched)
+        except Exception as error:
+            # A call without the recording raises the function's own errors.
+            return self._refuse(form, recorder.refused() or f"it raised {type(error).__name__}")
+        return _Recorded(recording, arranged)
+
+    def _refuse(self, form: Any, reason: str) -> None:
+        if len(self._refused) >= _MAX_REFUSED:
+            self._refused.clear()
+        self._refused[form] = reason
+
+    def _keep(self, key: Any, made: _Recorded) -> None:
+        """Add a recording, and drop those that aren't current, and the oldest above the limit."""
+        for group in self._recorded.values():
+            group[:] = [one for one in group if one.recording.is_current()]
+        self._recorded.setdefault(key, []).append(made)
+        while sum(map(len, self._recorded.values())) > self._capacity:
+            next(group for group in self._recorded.values() if group).pop(0)
+
+    def stats(self) -> dict[str, int]:
+        """Count the calls.
+
+        Returns:
+            `recorded`: recordings made; `replayed`: calls that a recording computed; `in_pipeline`:
+            calls of the function in a pipeline, since a layer was at work; `eager`: calls of the
+            function as it is.
+        """
+        return dict(self._counts)
+
+    def explain(self) -> str:
+        """Say what was recorded, and why calls weren't."""
+        recordings = [one for group in self._recorded.values() for one in group]
+        s = "" if len(recordings) == 1 else "s"
+        lines = [f"{len(recordings)} recording{s}, {self._counts['replayed']} replays"]
+        for one in recordings:
+            operations, steps = one.recording.counts()
+            s = "" if steps == 1 else "s"
+            lines.append(f"  {operations} operations in {steps} step{s}")
+        for reason in dict.fromkeys(self._refused.values()):
+            lines.append(f"not recorded: {reason}")
+        return "\n".join(lines)
+
+    def clear(self) -> None:
+        """Drop all recordings, and what is known of calls that can't be recorded."""
+        for group in self._recorded.values():
+            group.clear()
+        self._refused.clear()
+
+    def __repr__(self) -> str:
+        name = getattr(self._f, "__qualname__", repr(self._f))
+        return f"<fuse of {name}>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._f)
+
+
+def _is_tree(value: Any) -> bool:
+    return type(value) in (list, dict) or isinstance(value, tuple)
+
+
+def _form(leaf: Any) -> Any:
+    """The form of an argument, to remember what can't be recorded."""
+    if _is_array(leaf):
+        return (str(leaf.dtype), leaf.shape, leaf.strides)
+    return (type(leaf), leaf if type(leaf) in (int, float, str, bool, complex) else id(leaf))
