@@ -13,7 +13,6 @@ the same output in memory. Where a call allocates its result, dropping it is in 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -40,6 +39,7 @@ import kernel_peers
 import numpy as np
 import report
 from kernels import Kernel, make_arrays, make_kernels
+from timing import take_turns
 
 import keyfold as kf
 
@@ -51,8 +51,6 @@ GIVEN, ALLOCATED, RETURNED = "output given", "output allocated", "small result r
 # The bars: at most so many times the best peer's time, or so many times faster.
 NO_SLOWER = 1.05
 FASTER = 1.5
-# Who takes longer than so many times the fastest takes part in every eighth round only.
-SLOW = 4.0
 
 
 def options() -> argparse.Namespace:
@@ -163,22 +161,9 @@ def compare(kernel: Kernel, found: list[Contestant], left_out: list[str]) -> lis
 
 def measure(found: list[Contestant], rounds: int, seconds: float, shuffle: random.Random) -> None:
     """Times the contestants in turn."""
-    end = time.perf_counter() + seconds
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(rounds):
-            if number >= 3 and time.perf_counter() > end:
-                break
-            order = list(found)
-            shuffle.shuffle(order)
-            fastest = min((min(one.seconds) for one in found if one.seconds), default=0.0)
-            for one in order:
-                if number % 8 and min(one.seconds) > SLOW * fastest:
-                    continue
-                one.seconds.append(one.time())
-    finally:
-        gc.enable()
+    taken = take_turns({one.name: one.time for one in found}, rounds, seconds, shuffle)
+    for one in found:
+        one.seconds += taken[one.name]
 
 
 def bar(met: bool, wanted: float, got: float, what: str) -> dict[str, Any]:

@@ -11,12 +11,12 @@ milliseconds; results are new, and dropping them is in the time.
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import random
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,12 @@ os.environ["JAX_ENABLE_X64"] = "1"
 import numpy as np
 import report
 from networks import Call, Row, load, make_rows
+from timing import take_turns
 
 import keyfold as kf
 
 RESULTS = Path(__file__).with_name("results")
 COLUMNS = ("keyfold", "NumPy", "SciPy", "PyTorch", "JAX")
-# A library slower than the fastest by this factor is timed in every eighth round only.
-SLOW = 4.0
 
 
 def options() -> argparse.Namespace:
@@ -91,30 +90,6 @@ def once(call: Call) -> float:
     return time.perf_counter() - start
 
 
-def measure(
-    calls: dict[str, Call], rounds: int, seconds: float, shuffle: random.Random
-) -> dict[str, list[float]]:
-    """Times the calls in turn."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(rounds):
-            if number >= 3 and time.perf_counter() > end:
-                break
-            order = list(calls)
-            shuffle.shuffle(order)
-            fastest = min((min(times) for times in taken.values() if times), default=0.0)
-            for name in order:
-                if number % 8 and min(taken[name]) > SLOW * fastest:
-                    continue
-                taken[name].append(once(calls[name]))
-    finally:
-        gc.enable()
-    return taken
-
-
 def record(row: Row, taken: dict[str, list[float]]) -> dict[str, Any]:
     """A row as plain data."""
     least = {name: min(times) * 1e3 for name, times in taken.items()}
@@ -164,7 +139,9 @@ def main() -> None:
         calls = calls_of(row, modules, left_out)
         if not calls:
             continue
-        records.append(record(row, measure(calls, chosen.rounds, chosen.seconds, shuffle)))
+        turns = {library: partial(once, call) for library, call in calls.items()}
+        taken = take_turns(turns, chosen.rounds, chosen.seconds, shuffle)
+        records.append(record(row, taken))
         print(line(records[-1]), flush=True)
     judged = [one for one in records if "verdict" in one]
     met = sum(one["verdict"] == "PASS" for one in judged)

@@ -1,9 +1,15 @@
-"""Times many calls side by side: rounds interleaved over all rows, net of the loop itself."""
+"""Times many calls side by side, rounds interleaved over all rows.
+
+`measure` is for calls of nanoseconds: net of the loop, one after the other. `take_turns` is for
+calls of microseconds and more, whose caches and threads the others disturb: in another order each
+round, where each contestant runs once untimed before it is timed.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +17,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
+
+# A contestant slower than the fastest by this factor is timed in every eighth round only.
+SLOW = 4.0
 
 LOOP = """
 def run(times, clock, {names}):
@@ -83,13 +92,15 @@ def pin() -> int | None:
     return processor
 
 
-def calls_for(row: Row, seconds: float, most: int) -> int:
+def calls_for(row: Row, seconds: float, most: int, fewest: int | None = None) -> int:
     """How many calls of a row fill the time, up to `most`. Warms the row up on the way.
 
-    A call of many operators is long enough to be timed alone; one of a single operator isn't.
+    Args:
+        fewest: calls at a time. By default 1 for a call of many operators, which is long enough to
+            be timed alone, and 64 for one of a single operator, which isn't.
     """
-    calls = 1 if row.per > 1 else 64
-    fewest = calls
+    fewest = fewest or (1 if row.per > 1 else 64)
+    calls = fewest
     while True:
         taken = row.time(calls)
         if calls >= most:
@@ -130,3 +141,48 @@ def measure(rows: list[Row], empty: Row, rounds: int, calls: int, seconds: float
         )
         for row, times, count in zip(rows, taken, counts, strict=True)
     ]
+
+
+def take_turns(
+    turns: Mapping[str, Callable[[], float]],
+    rounds: int,
+    seconds: float,
+    shuffle: random.Random,
+    limit: str | None = None,
+) -> dict[str, list[float]]:
+    """Times contestants in turn, in another order each round.
+
+    Args:
+        turns: from a contestant's name to what runs and times it once, in seconds.
+        rounds: how often each is timed.
+        seconds: no round after the third begins later than that.
+        shuffle: orders the rounds.
+        limit: the contestant that the others can't reach, a copy of the same bytes, say: it makes
+            none of them slow.
+
+    Returns:
+        From a contestant's name to its seconds.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in turns}
+    end = time.perf_counter() + seconds
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(rounds):
+            if number >= 3 and time.perf_counter() > end:
+                break
+            order = list(turns)
+            shuffle.shuffle(order)
+            fastest = min(
+                (min(times) for name, times in taken.items() if times and name != limit),
+                default=0.0,
+            )
+            for name in order:
+                if number % 8 and min(taken[name]) > SLOW * fastest:
+                    continue
+                taken[name].append(turns[name]())
+    finally:
+        if was_enabled:
+            gc.enable()
+    return taken
