@@ -7,7 +7,7 @@ without arguments. What a library lacks raises, and is left out by name.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,19 +44,25 @@ class Row:
     tolerance: float | None = 1e-3
 
 
-def load(threads: int, left_out: list[str]) -> dict[str, Any]:
-    """The modules of the installed libraries, by their titles."""
+# The libraries of bench_networks.py: their modules, by their titles.
+LIBRARIES = {"SciPy": "scipy", "PyTorch": "torch", "JAX": "jax"}
+
+
+def load(
+    threads: int, left_out: list[str], libraries: Mapping[str, str] = LIBRARIES
+) -> dict[str, Any]:
+    """keyfold, NumPy and the installed libraries, on so many threads: modules by their titles."""
     modules: dict[str, Any] = {"keyfold": kf, "NumPy": np}
-    kf.set_num_threads(threads)
-    for title, name in {"SciPy": "scipy", "PyTorch": "torch", "JAX": "jax"}.items():
+    for title, name in libraries.items():
         try:
             modules[title] = importlib.import_module(name)
         except ImportError:
             left_out.append(f"{title} (not installed)")
     if "SciPy" in modules:
         importlib.import_module("scipy.linalg")
-    if "PyTorch" in modules:
-        modules["PyTorch"].set_num_threads(threads)
+    for module in modules.values():
+        if hasattr(module, "set_num_threads"):
+            module.set_num_threads(threads)
     return modules
 
 

@@ -1,9 +1,9 @@
-"""numba's kernels, written as one would by hand and compiled for several threads."""
+"""numba's kernels, written as one would by hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,19 @@ STRIP = 256
 
 
 def jit(numba: Any, function: Callable[..., None]) -> Callable[..., None]:
-    """The function compiled for several threads; IEEE arithmetic, as everybody else's."""
-    return numba.njit(parallel=True, fastmath=False)(function)
+    """The function compiled for the threads that are set; IEEE arithmetic, as everybody else's."""
+    return numba.njit(parallel=numba.get_num_threads() > 1, fastmath=False)(function)
 
 
-def pointwise(numba: Any, expression: str, inputs: str) -> Callable[..., Any]:
+def pointwise(
+    numba: Any, expression: str, inputs: str, numbers: Mapping[str, np.float32] | None = None
+) -> Callable[..., Any]:
     """numba's loop over one expression of flat float32 arrays, as one would write it by hand.
 
     Numbers in the expression are float32 names: numba computes in float64 beside a literal.
+
+    Args:
+        numbers: more of them, by name.
     """
     names = [name.strip() for name in inputs.split(",")]
     elements = {name: f"{name}[i]" for name in names}
@@ -34,6 +39,7 @@ def pointwise(numba: Any, expression: str, inputs: str) -> Callable[..., Any]:
     scope |= {"half": np.float32(0.5), "one": np.float32(1), "two": np.float32(2)}
     scope |= {"root_half": np.float32(math.sqrt(0.5))}
     scope |= {"tanh_scale": np.float32(math.sqrt(2 / math.pi)), "cubic": np.float32(0.044715)}
+    scope |= numbers or {}
     exec(compile("\n".join(lines), f"<numba: {expression}>", "exec"), scope)
     return jit(numba, scope["loop"])
 
