@@ -203,11 +203,23 @@ impl LocalContext {
         self
     }
 
-    /// Returns whether both have the same keys and the very same objects.
-    pub fn is(&self, other: &LocalContext) -> bool {
-        self.keys == other.keys
-            && self.data.len() == other.data.len()
-            && self.data.iter().zip(&other.data).all(|(a, b)| Arc::ptr_eq(a, b))
+    /// Returns whether it is the calling thread's context without objects of one type, as
+    /// [`LocalContext::current`] and [`LocalContext::without`] would make it.
+    pub fn is_current_without<T: Any>(&self) -> bool {
+        if self.keys != LocalKeys::current() {
+            return false;
+        }
+        let (mut own, mut same) = (self.data.iter(), true);
+        let mut compare = |data: &LocalData| {
+            if !(**data).is::<T>() {
+                same &= own.next().is_some_and(|known| Arc::ptr_eq(known, data));
+            }
+        };
+        thread::ambient_data(|data| data.iter().for_each(&mut compare));
+        OPEN.with_borrow(|open| {
+            open.iter().filter_map(|guard| guard.data.as_ref()).for_each(&mut compare);
+        });
+        same && own.next().is_none()
     }
 
     /// Returns whether it has neither keys nor objects.
@@ -402,9 +414,9 @@ mod tests {
     fn a_context_applies_later_as_it_was() {
         let guard = include_keys_with(K::Autocast.into(), Arc::new(5_i32));
         let context = LocalContext::current();
-        assert!(context.is(&LocalContext::current()));
+        assert!(context.is_current_without::<String>() && !context.is_current_without::<i32>());
         let without = context.clone().without::<i32>();
-        assert!(!without.is(&context) && without.is(&context.clone().without::<i32>()));
+        assert!(without.is_current_without::<i32>() && !without.is_current_without::<String>());
         without.replace(|| {
             assert!(local_data::<i32>().is_none());
             assert_eq!(LocalKeys::current(), context.keys());

@@ -101,9 +101,9 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
     are those of the function, bit for bit.
 
     A recording is made anew when a kernel is registered or removed, when a global or enclosing
-    variable that the function reads is another object, and when somebody wrote to a tensor that it
-    uses besides its arguments, or nobody else holds that tensor any more. Attributes of objects
-    and items of containers aren't watched: give what changes as an argument.
+    variable that the function reads is another object, and when nobody else holds a tensor any more
+    that it uses besides its arguments. Attributes of objects and items of containers aren't watched:
+    give what changes as an argument. Arrays besides the arguments are read at each call.
 
     Where a layer is at work, as for gradients, `vmap`, autocast or a profile, the function runs in a
     `pipeline` each time; inside a pipeline or a trace it is called as it is. A function that can't be

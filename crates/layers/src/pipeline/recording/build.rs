@@ -61,11 +61,10 @@ impl Known {
         let known = |one: &&mut Constant| one.tensor.buffer().shares_with(constant.buffer());
         match self.constants.iter_mut().find(known) {
             Some(known) => known.references += 1,
-            None => self.constants.push(Constant {
-                version: constant.version(),
-                tensor: constant.clone(),
-                references: 2,
-            }),
+            None => {
+                let tensor = constant.clone();
+                self.constants.push(Constant { tensor, references: 2, held: false });
+            }
         }
         Ok(Operand::Constant(constant))
     }
@@ -104,7 +103,11 @@ impl Session {
             all.into_iter().filter_map(|index| state.remove(index)).collect()
         };
         rest.iter().for_each(|operation| drop(operation.take_args()));
-        recording
+        let mut recording = recording?;
+        for constant in &mut recording.constants {
+            constant.held = constant.tensor.buffer().shares() > constant.references;
+        }
+        Ok(recording)
     }
 }
 

@@ -50,13 +50,13 @@ struct Step {
     last: SmallVec<[usize; 2]>,
 }
 
-/// A tensor that the program uses and that isn't an input.
+/// A tensor that the program uses and that isn't an input. A replay reads what is there then.
 struct Constant {
     tensor: Tensor,
-    /// The number of writes to it when it was recorded.
-    version: u32,
     /// The references to its memory that the recording has.
     references: usize,
+    /// Whether somebody else had one when it was recorded.
+    held: bool,
 }
 
 /// A recorded program.
@@ -133,15 +133,13 @@ impl Recording {
     }
 
     /// Returns whether the program would be recorded alike today: no kernel of its operators' dispatchers
-    /// was registered or removed, and nobody wrote to a constant, lent its memory or let it go.
+    /// was registered or removed, and no constant is held by the recording alone that somebody else held
+    /// before, who has another one now.
     pub fn is_current(&self) -> bool {
         let registered =
             |(dispatcher, known): &(Dispatcher<Value>, u64)| dispatcher.generation() == *known;
         let same = |constant: &Constant| {
-            let buffer = constant.tensor.buffer();
-            constant.tensor.version() == constant.version
-                && !buffer.is_lent()
-                && buffer.shares() > constant.references
+            !constant.held || constant.tensor.buffer().shares() > constant.references
         };
         self.dispatchers.iter().all(registered) && self.constants.iter().all(same)
     }

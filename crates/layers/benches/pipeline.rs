@@ -1,0 +1,144 @@
+//! What recording an operation costs, and replaying a recorded program.
+//!
+//! Tensors have one element, so that next to nothing is computed. A recorded operation's result is
+//! dropped before the flush, which is outside of the time. The cases run interleaved in many short
+//! rounds; each figure is the least over the rounds, per operation.
+//!
+//! `KEYFOLD_BENCH_COUNT="CASE CALLS"` runs one case that many times, for callgrind.
+
+#![allow(clippy::print_stdout, reason = "the table is the result")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use keyfold::ops::aten;
+use keyfold_layers::pipeline::{Ending, Options, Recording, Session};
+use keyfold_tensor::Tensor;
+
+const ROUNDS: usize = 400;
+const CALLS: u64 = 1_000;
+
+/// The most nanoseconds that recording an operation takes.
+const RECORD: f64 = 250.0;
+/// The most nanoseconds that replaying an operation takes.
+const REPLAY: f64 = 100.0;
+
+struct Case {
+    name: String,
+    bar: Option<f64>,
+    /// The operations of a call.
+    operations: u64,
+    run: Box<dyn Fn(u64) -> Duration>,
+}
+
+fn time(times: u64, mut call: impl FnMut()) -> Duration {
+    let start = Instant::now();
+    for _ in 0..times {
+        call();
+    }
+    start.elapsed()
+}
+
+fn one() -> Tensor {
+    Tensor::from_slice(&[0.5_f32], &[1]).unwrap()
+}
+
+/// A chain of that many operations: products and sums in turn.
+fn chain(x: &Tensor, length: u64) -> Tensor {
+    let mut y = x.clone();
+    for at in 0..length {
+        y = match at % 2 {
+            0 => aten::mul(&y, x).unwrap(),
+            _ => aten::add(&y, x).unwrap(),
+        };
+    }
+    y
+}
+
+fn recorded(length: u64) -> Recording {
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&one()).unwrap();
+    let guard = session.enter();
+    let y = chain(&placeholder, length);
+    guard.close().unwrap();
+    session.finish(&[placeholder], &[y]).unwrap()
+}
+
+/// Runs `f` in a pipeline whose record is dropped.
+fn in_pipeline(f: impl FnOnce() -> Duration) -> Duration {
+    let session = Session::new(Options { max_ops: usize::MAX, ..Options::default() }).unwrap();
+    session.open();
+    let guard = session.enter();
+    let took = f();
+    guard.close().unwrap();
+    session.close(Ending::GiveUp).unwrap();
+    took
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name: &str, bar, operations, run: Box<dyn Fn(u64) -> Duration>| Case {
+        name: name.to_owned(),
+        bar,
+        operations,
+        run,
+    };
+    let product = |times| {
+        let x = one();
+        time(times, || drop(black_box(aten::mul(&x, &x).unwrap())))
+    };
+    let recording = move |times| in_pipeline(|| product(times));
+    let flush = |times| {
+        let x = one();
+        time(times, || {
+            let session = Session::new(Options::default()).unwrap();
+            session.open();
+            let guard = session.enter();
+            let y = chain(&x, 32);
+            guard.close().unwrap();
+            session.close(Ending::Run).unwrap();
+            drop(black_box(y));
+        })
+    };
+    let mut cases = vec![
+        case("a product, eager", None, 1, Box::new(product)),
+        case("a product, recorded", Some(RECORD), 1, Box::new(recording)),
+        case("a chain of 32, recorded and flushed", None, 32, Box::new(flush)),
+    ];
+    for length in [8, 32] {
+        let recording = recorded(length);
+        let run = move |times| {
+            let x = [one()];
+            time(times, || drop(black_box(recording.replay(&x).unwrap())))
+        };
+        let name = format!("a chain of {length}, replayed");
+        cases.push(case(&name, Some(REPLAY), length, Box::new(run)));
+    }
+    cases
+}
+
+fn main() {
+    keyfold::init();
+    let cases = cases();
+    if let Ok(task) = std::env::var("KEYFOLD_BENCH_COUNT") {
+        let (case, times) = task.split_once(' ').expect("a case and a number of calls");
+        (cases[case.parse::<usize>().unwrap()].run)(times.parse().unwrap());
+        return;
+    }
+    let mut least = vec![f64::INFINITY; cases.len()];
+    for _ in 0..ROUNDS {
+        for (case, least) in cases.iter().zip(&mut least) {
+            let calls = (CALLS / case.operations).max(1);
+            let took = (case.run)(calls).as_secs_f64() * 1e9;
+            *least = least.min(took / (calls * case.operations) as f64);
+        }
+    }
+    println!("{:<40} {:>10}", "nanoseconds per operation", "least");
+    for (case, least) in cases.iter().zip(&least) {
+        let verdict = match case.bar {
+            Some(bar) if *least <= bar => format!("at most {bar}: holds"),
+            Some(bar) => format!("at most {bar}: FAILS"),
+            None => String::new(),
+        };
+        println!("{:<40} {least:>10.1} {verdict}", case.name);
+    }
+}

@@ -1,0 +1,184 @@
+//! Recordings: programs that are computed again for other inputs without their calls.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use keyfold::ops::aten;
+use keyfold_core::{DType, ErrorKind, Result, Scalar, Strides};
+use keyfold_dispatch::{DispatchKey, Kernel};
+use keyfold_layers::pipeline::{Recording, Session};
+use keyfold_tensor::{Tensor, ValueRef};
+
+/// Makes a test wait for others, whose registrations would make its recordings outdated.
+fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn numbers(count: usize) -> Tensor {
+    keyfold::init();
+    let numbers: Vec<f64> = (0..count).map(|at| at as f64 * 0.5 - 1.0).collect();
+    Tensor::from_slice(&numbers, &[count]).unwrap()
+}
+
+/// Records a program of inputs like these.
+fn record(
+    inputs: &[Tensor],
+    program: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+) -> Result<Recording> {
+    keyfold::init();
+    let session: Arc<Session> = Session::recorder();
+    let placeholders = inputs.iter().map(|input| session.placeholder(input));
+    let placeholders = placeholders.collect::<Result<Vec<_>>>()?;
+    let guard = session.enter();
+    let outputs = program(&placeholders);
+    guard.close()?;
+    session.finish(&placeholders, &outputs?)
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_vec::<f64>().unwrap()
+}
+
+#[test]
+fn a_program_is_computed_for_other_inputs() {
+    let _alone = alone();
+    let program = |x: &[Tensor]| {
+        let y = aten::exp(&aten::mul(&x[0], &x[1])?)?;
+        let sum = aten::sum(&y, &[0], true)?;
+        Ok(vec![aten::div(&y, &sum)?, sum])
+    };
+    let recording = record(&[numbers(4), numbers(4)], program).unwrap();
+    assert_eq!(recording.counts(), (4, 3));
+    for factor in [1.0, -2.0] {
+        let x = [numbers(4), aten::mul_scalar(&numbers(4), factor).unwrap()];
+        assert!(recording.fits(&x) && recording.is_current());
+        let (found, expected) = (recording.replay(&x).unwrap(), program(&x).unwrap());
+        assert_eq!(values(&found[0]), values(&expected[0]));
+        assert_eq!(values(&found[1]), values(&expected[1]));
+        assert!(!found[0].is_pending());
+    }
+    assert!(!recording.fits(&[numbers(4), numbers(5)]));
+    assert!(!recording.fits(&[numbers(4)]));
+}
+
+#[test]
+fn views_of_inputs_and_results_are_views() {
+    let _alone = alone();
+    let program = |x: &[Tensor]| {
+        let matrix = aten::reshape(&x[0], &[2, 3])?;
+        let turned = aten::permute(&matrix, &[1, 0])?;
+        let y = aten::neg(&turned)?;
+        Ok(vec![turned, aten::permute(&y, &[1, 0])?, x[0].clone()])
+    };
+    let recording = record(&[numbers(6)], program).unwrap();
+    let x = numbers(6);
+    let found = recording.replay(std::slice::from_ref(&x)).unwrap();
+    assert!(found[0].buffer().shares_with(x.buffer()) && found[2].buffer().shares_with(x.buffer()));
+    assert_eq!(values(&found[0]), values(&program(std::slice::from_ref(&x)).unwrap()[0]));
+    assert_eq!(values(&found[1]), values(&aten::neg(&x).unwrap()));
+}
+
+#[test]
+fn writes_to_inputs_are_made() {
+    let _alone = alone();
+    let program = |x: &[Tensor]| {
+        aten::fill_(&x[0], Scalar::from(3.0))?;
+        Ok(vec![aten::add(&x[0], &x[1])?])
+    };
+    let recording = record(&[numbers(2), numbers(2)], program).unwrap();
+    let (x, y) = (numbers(2), numbers(2));
+    let found = recording.replay(&[x.clone(), y.clone()]).unwrap();
+    assert_eq!((values(&x), values(&found[0])), (vec![3.0, 3.0], vec![2.0, 2.5]));
+    assert!(recording.mixes(&[x.clone(), x.clone()]) && !recording.mixes(&[x, y]));
+}
+
+#[test]
+fn constants_are_read_at_each_replay_until_nobody_else_holds_them() {
+    let _alone = alone();
+    let (constant, x) = (numbers(2), numbers(2));
+    let program = |x: &[Tensor]| Ok(vec![aten::mul(&aten::neg(&x[0])?, &constant)?]);
+    let recording = record(std::slice::from_ref(&x), program).unwrap();
+    aten::fill_(&constant, Scalar::from(3.0)).unwrap();
+    assert!(recording.is_current());
+    let found = recording.replay(std::slice::from_ref(&x)).unwrap();
+    assert_eq!(values(&found[0]), [3.0, 1.5]);
+    drop(constant);
+    assert!(!recording.is_current());
+    // A constant of the program's own is nobody else's from the start.
+    let own = record(std::slice::from_ref(&x), |x| Ok(vec![aten::mul(&x[0], &numbers(2))?]));
+    assert!(own.unwrap().is_current());
+}
+
+#[test]
+fn a_kernel_registered_later_makes_it_outdated() {
+    let _alone = alone();
+    let x = numbers(2);
+    let recording = record(std::slice::from_ref(&x), |x| Ok(vec![aten::neg(&x[0])?])).unwrap();
+    let dispatcher = keyfold::dispatcher();
+    dispatcher.define("recordingtest::own(Tensor x) -> Tensor").unwrap();
+    assert!(!recording.is_current());
+    let recording = record(std::slice::from_ref(&x), |x| Ok(vec![aten::neg(&x[0])?])).unwrap();
+    assert!(recording.is_current());
+    let kernel = Kernel::typed(|x: &Tensor| aten::neg(x));
+    dispatcher.register("recordingtest::own", DispatchKey::CPU, kernel).unwrap();
+    assert!(!recording.is_current());
+}
+
+#[test]
+fn what_reads_elements_is_refused() {
+    let _alone = alone();
+    let x = numbers(2);
+    let reads = record(std::slice::from_ref(&x), |x| {
+        let first = aten::neg(&x[0])?.get::<f64>(&[0])?;
+        Ok(vec![aten::mul_scalar(&x[0], first)?])
+    });
+    let error = reads.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Pipeline);
+    assert!(error.message().contains("it reads elements"), "{error}");
+    let writes = record(std::slice::from_ref(&x), |x| {
+        let own = numbers(2);
+        aten::copy_(&own, &x[0])?;
+        Ok(vec![own])
+    });
+    assert!(writes.unwrap_err().message().contains("it writes to memory that isn't pending"));
+    let strides = Strides::new(&[-1]).unwrap();
+    let backwards = Tensor::from_parts(x.buffer().clone(), x.shape().clone(), strides, 1).unwrap();
+    let error = Session::recorder().placeholder(&backwards).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+}
+
+#[test]
+fn a_failure_is_the_operation_s_and_the_recording_stays() {
+    let _alone = alone();
+    let (base, exponent) = (Tensor::from_slice(&[2_i64, 3], &[2]).unwrap(), |power: i64| {
+        Tensor::from_slice(&[power, 1], &[2]).unwrap()
+    });
+    let recording = record(&[base.clone(), exponent(1)], |x| {
+        Ok(vec![aten::add(&aten::pow(&x[0], &x[1])?, &x[0])?])
+    });
+    let recording = recording.unwrap();
+    let error = recording.replay(&[base.clone(), exponent(-1)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Value);
+    assert!(error.to_string().contains("aten::pow"), "{error}");
+    let found = recording.replay(&[base, exponent(2)]).unwrap();
+    assert_eq!(found[0].to_vec::<i64>().unwrap(), [6, 6]);
+    assert_eq!(found[0].dtype(), DType::I64);
+}
+
+#[test]
+fn operators_of_the_user_run_as_they_are_registered() {
+    let _alone = alone();
+    let x = numbers(3);
+    let dispatcher = keyfold::dispatcher();
+    dispatcher.define("recordingtest::twice(Tensor x) -> Tensor").unwrap();
+    let like = |x: &Tensor| Tensor::meta(x.shape(), x.dtype());
+    dispatcher.register("recordingtest::twice", DispatchKey::Meta, Kernel::typed(like)).unwrap();
+    let twice = |x: &Tensor| aten::add(x, x);
+    dispatcher.register("recordingtest::twice", DispatchKey::CPU, Kernel::typed(twice)).unwrap();
+    let call =
+        |x: &Tensor| dispatcher.call("recordingtest::twice", &[ValueRef::Tensor(x)])?.into_tensor();
+    let recording =
+        record(std::slice::from_ref(&x), |x| Ok(vec![call(&aten::neg(&call(&x[0])?)?)?])).unwrap();
+    let found = recording.replay(std::slice::from_ref(&x)).unwrap();
+    assert_eq!(values(&found[0]), values(&aten::mul_scalar(&x, -4.0).unwrap()));
+}
