@@ -89,8 +89,6 @@ def options() -> argparse.Namespace:
 def columns_of(modules: dict[str, Any]) -> list[str]:
     """The columns that can have a figure."""
     absent = {c for c in PEERS if ("PyTorch" if c == "compiled" else c) not in modules}
-    if not hasattr(modules["keyfold"], "fuse"):
-        absent.add(FUSE)
     return [column for column in COLUMNS if column not in absent]
 
 
@@ -183,12 +181,12 @@ def measure(row: Row, calls: dict[str, Any], chosen: argparse.Namespace, shuffle
     }
     if peers := [column for column in least if column in PEERS]:
         made["best_peer"] = min(peers, key=lambda column: least[column])
-    for over, bar in row.bars.items():
-        column = made.get("best_peer") if over == "best peer" else over
-        if column in least:
-            ratio = least[PIPELINE] / least[column]
-            judged = {"over": column, "bar": bar, "verdict": report.verdict(ratio, bar)}
-            made["bars"].append(judged)
+    for own in (PIPELINE, FUSE):
+        for over, bar in row.bars.items():
+            column = made.get("best_peer") if over == "best peer" else over
+            if column in least:
+                verdict = report.verdict(least[own] / least[column], bar)
+                made["bars"].append({"of": own, "over": column, "bar": bar, "verdict": verdict})
     return made
 
 
@@ -201,7 +199,9 @@ def line(record: dict[str, Any], columns: list[str]) -> str:
     for column in (EAGER, BY_HAND, record.get("best_peer"), COPY):
         ratio = record["ratios"].get(column)
         text += f"{ratio:9.2f}" if ratio is not None else f"{'':>9}"
-    bars = [f"{one['bar']:g} x {one['over']}: {one['verdict']}" for one in record["bars"]]
+    bars = [
+        f"{one['of']} {one['bar']:g} x {one['over']}: {one['verdict']}" for one in record["bars"]
+    ]
     return f"{text}  {'; '.join(bars)}".rstrip()
 
 
@@ -209,7 +209,7 @@ def header(table: str, columns: list[str]) -> str:
     """A table's first lines."""
     text = f"{table + ', us':<48}" + "".join(f"{column:>11}" for column in columns)
     text += "".join(f"{'/ ' + column:>9}" for column in (EAGER, "hand", "best", COPY))
-    return f"\n{text}  bars of the pipeline\n{'-' * (len(text) + 22)}"
+    return f"\n{text}  bars\n{'-' * (len(text) + 6)}"
 
 
 def time_recording(chosen: argparse.Namespace) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import kernel_peers
 import numba_loops
 import numpy as np
 import pipeline_peers as peers
-from networks import Call, jax_call, normal, ours, theirs
+from networks import Call, jax_call, normal, theirs
 
 import keyfold as kf
 
@@ -77,12 +77,12 @@ class Row:
 
     def calls(self, modules: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Call]]]:
         """The columns, each with a function that makes its call."""
-        tensors = ours(*self.arrays)
+        # A pipeline would copy memory that NumPy may write to.
+        tensors = [kf.asarray(array, copy=True) for array in self.arrays]
         eager = self.program(peers.keyfold_functions())
         yield EAGER, lambda: partial(eager, *tensors)
         yield PIPELINE, lambda: pipelined(eager, tensors)
-        if fuse := getattr(kf, "fuse", None):
-            yield FUSE, lambda: partial(fuse(eager), *tensors)
+        yield FUSE, lambda: partial(kf.fuse(eager), *tensors)
         for column, make in self.own.items():
             if column == BY_HAND:
                 yield column, lambda make=make: partial(make(kf), *tensors)

@@ -349,3 +349,36 @@ def test_random_programs_have_the_same_bits(steps):
         for at, (a, b) in enumerate(zip(one, found, strict=True)):
             assert same(a, b), at
     assert fused.stats()["replayed"] == 2, fused.explain()
+
+
+def network(params, x, y):
+    w1, b1, w2, b2 = params
+    hidden = gelu(x @ w1 + b1)
+    return kf.mean(kf.square(hidden @ w2 + b2 - y))
+
+
+def losses(step, count=20):
+    """The losses of steps of gradient descent."""
+    params = [numbers(3, 8), numbers(8), numbers(8, 1), numbers(1)]
+    x, y = numbers(16, 3), numbers(16, 1)
+    found = []
+    for _ in range(count):
+        value, gradients = step(params, x, y)
+        params = [p - 0.05 * g for p, g in zip(params, gradients, strict=True)]
+        found.append(float(value))
+    return found
+
+
+def test_training_steps_have_the_same_losses_eagerly_in_a_pipeline_and_recorded():
+    step = kf.value_and_grad(network)
+    fused = kf.fuse(step)
+
+    def in_pipeline(*args):
+        with kf.pipeline():
+            return step(*args)
+
+    expected = losses(step)
+    assert expected[-1] < expected[0] / 2
+    assert losses(in_pipeline) == expected
+    assert losses(fused) == expected
+    assert fused.stats() == {"recorded": 1, "replayed": 20, "in_pipeline": 0, "eager": 0}

@@ -233,16 +233,41 @@ pub(crate) fn flush(py: Python<'_>) -> PyResult<()> {
 /// A line of a Python program.
 struct Line {
     code: Py<PyAny>,
-    line: i32,
+    /// The last instruction that the frame had begun: its line is only looked up for a person. The stable
+    /// ABI has the line alone.
+    place: i32,
+}
+
+impl Line {
+    /// The line that the frame is in.
+    fn of(frame: &Bound<'_, PyAny>, code: Bound<'_, PyAny>) -> Line {
+        // SAFETY: attached; the object is a frame.
+        #[cfg(not(feature = "abi3"))]
+        let place = unsafe { ffi::PyFrame_GetLasti(frame.as_ptr().cast()) };
+        // SAFETY: as above.
+        #[cfg(feature = "abi3")]
+        let place = unsafe { ffi::PyFrame_GetLineNumber(frame.as_ptr().cast()) };
+        Line { code: code.unbind(), place }
+    }
+
+    #[cfg(not(feature = "abi3"))]
+    fn line(&self) -> i32 {
+        // SAFETY: attached by the caller; the object is the code of a frame.
+        unsafe { ffi::PyCode_Addr2Line(self.code.as_ptr().cast(), self.place) }
+    }
+
+    #[cfg(feature = "abi3")]
+    fn line(&self) -> i32 {
+        self.place
+    }
 }
 
 impl ProgramPlace for Line {
     fn resolve(&self) -> Option<String> {
-        let file = try_attach(|py| {
+        try_attach(|py| {
             let file = self.code.bind(py).getattr("co_filename").ok()?;
-            Some(file.cast::<PyString>().ok()?.to_string_lossy().into_owned())
-        });
-        Some(format!("{}:{}", file??, self.line))
+            Some(format!("{}:{}", file.cast::<PyString>().ok()?.to_string_lossy(), self.line()))
+        })?
     }
 }
 
@@ -269,11 +294,13 @@ fn site() -> Option<Site> {
         };
         let mut frame = frame?;
         loop {
-            let code = frame.getattr("f_code").ok()?;
+            // SAFETY: attached; the object is a frame, and its code a new reference.
+            let code = unsafe {
+                let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
+                Bound::from_owned_ptr_or_opt(py, code.cast::<ffi::PyObject>())?
+            };
             if is_users(py, &code) {
-                // SAFETY: attached; the object is a frame.
-                let line = unsafe { ffi::PyFrame_GetLineNumber(frame.as_ptr().cast()) };
-                return Some(Site::new(Line { code: code.unbind(), line }));
+                return Some(Site::new(Line::of(&frame, code)));
             }
             frame = frame.getattr("f_back").ok().filter(|back| !back.is_none())?;
         }
