@@ -168,6 +168,7 @@ from keyfold._errors import (
     TraceError,
     UnknownKey,
     UnknownOperator,
+    UnknownTensor,
 )
 from keyfold._inspect import (
     Choice,
@@ -249,7 +250,8 @@ __all__ = [
     "OperatorTable", "OutOfMemory", "PipelineError", "PipelineFailure", "PipelinePlan", "Plugin",
     "ProfileTable", "ReadOnlyError", "RedispatchRecursion", "RegistrationError", "Schema",
     "SchemaArgument", "SchemaError", "SchemaReturn", "ShapeError", "TableEntry", "TangentHandle",
-    "Tensor", "TraceError", "UnknownKey", "UnknownOperator", "VmapInfo", "__version__",
+    "Tensor", "TraceError", "UnknownKey", "UnknownOperator", "UnknownTensor",
+    "VmapInfo", "__version__",
     "allow_fallback", "arange", "array_split", "asarray", "astype", "autocast", "autocast_dtype",
     "backends", "bfloat16", "bool", "broadcast_arrays", "broadcast_shapes", "broadcast_to",
     "call_direct", "checkpoint", "chunk", "clip", "complex64", "complex128", "concat",

@@ -40,6 +40,7 @@ __all__ = [
     "TraceError",
     "UnknownKey",
     "UnknownOperator",
+    "UnknownTensor",
 ]
 
 
@@ -121,6 +122,13 @@ class ShapeError(Error, ValueError):
 
 class InvalidValue(Error, ValueError):
     """A value out of its range."""
+
+
+class UnknownTensor(InvalidValue, KeyError):
+    """A graph, or a plan's results, have no tensor of a key, or several of a name."""
+
+    # KeyError shows the message as a literal.
+    __str__ = Exception.__str__
 
 
 class IndexOutOfRange(Error, IndexError):

@@ -148,7 +148,7 @@ def test_products():
     np.testing.assert_allclose(c, a @ b, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["Graph", "GraphTensor", "Plan", "PlanCache"])
+@pytest.mark.parametrize("name", ["Graph", "GraphTensor", "Plan", "PlanCache", "Results"])
 def test_the_examples_in_docstrings_run(name):
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
     for test in finder.find(getattr(kf.cudnn, name), name, globs={"kf": kf}):

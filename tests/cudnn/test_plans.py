@@ -43,6 +43,50 @@ def test_keys_are_tensors_numbers_or_names():
     np.testing.assert_array_equal(mixed, expected)
 
 
+def test_results_are_read_by_tensor_number_or_name():
+    g, arrays, y, expected = block()
+    out = g.build()(arrays)
+    assert type(out) is kf.cudnn.Results
+    assert out["y"] is out[y.uid] is out[y] is out.get("y")
+    assert list(out) == [y]
+    assert "y" in out
+    assert y in out
+    np.testing.assert_allclose(out["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_result_that_is_not_there_is_refused_with_those_that_are():
+    g, arrays, y, _ = block()
+    z = g.neg(y).set_output(True)
+    out = g.build()(arrays)
+    x = next(iter(arrays))
+    for key in ("z", 99, x, None, ""):
+        assert key not in out
+        assert out.get(key, 5) == 5
+        with pytest.raises(kf.UnknownTensor, match=rf'have no tensor .*: "y", #{z.uid}$'):
+            out[key]
+    with pytest.raises(KeyError) as refused:
+        out["z"]
+    assert str(refused.value).startswith("the results have no tensor 'z'; there are")
+
+
+def test_a_name_that_two_tensors_have_is_no_key():
+    g, arrays, y, _ = block()
+    z = g.neg(y).set_output(True).set_name("y")
+    out = g.build()(arrays)
+    with pytest.raises(kf.UnknownTensor, match=rf"2 tensors 'y', #{y.uid}, #{z.uid}: "):
+        out["y"]
+    np.testing.assert_array_equal(out[z], -out[y.uid])
+    with pytest.raises(kf.UnknownTensor, match="the graph has 2 tensors 'y'"):
+        g["y"]
+    x, w, _ = arrays
+    given = {"same": arrays[x], **{tensor: arrays[tensor] for tensor in arrays if tensor is not x}}
+    x.set_name("same")
+    w.set_name("same")
+    del given[w]
+    with pytest.raises(kf.InvalidValue, match=rf"^plan\(\): 'same' is the name of #{x.uid} and #"):
+        g.build()(given)
+
+
 def test_results_are_of_the_inputs_library():
     g, arrays, y, expected = block()
     plan = g.build()
@@ -128,7 +172,13 @@ def mistakes():
         return lambda plan, given: plan({k: v for k, v in given.items() if k != name})
 
     wrong = np.ones((2, 3, 4), np.float64)
-    yield kf.InvalidValue, '"b".* is missing', without("b")
+    yield kf.InvalidValue, r'^plan\(\): "b" is missing$', without("b")
+    yield kf.InvalidValue, r'^plan\(\): "x", "w", "b" are missing$', lambda plan, given: plan({})
+    yield (
+        kf.InvalidValue,
+        r"""^plan\(\): "b" is missing; 'B' is no input of the graph$""",
+        lambda plan, given: plan({"x": given["x"], "w": given["w"], "B": given["b"]}),
+    )
     yield kf.DTypeError, '"x".*float64.*float32', changed(x=wrong)
     yield kf.ShapeError, r'"x".*\[2, 3\]', changed(x=np.ones((2, 3), np.float32))
     yield kf.ShapeError, r'"x".*strides', changed(x=np.ones((4, 3, 2), np.float32).T)
@@ -138,7 +188,7 @@ def mistakes():
         changed(x=kf.empty((2, 3, 4), dtype="float32", device="meta")),
     )
     yield kf.BindingError, '"x".*it is an array, not list', changed(x=[1, 2])
-    yield kf.InvalidValue, '\'z\' is no input.*"x", "w", "b"', changed(z=wrong)
+    yield kf.InvalidValue, r"^plan\(\): 'z' is no input of the graph$", changed(z=wrong)
     yield kf.InvalidValue, "'y' is an output", changed(y=wrong)
     yield kf.InvalidValue, '"x" is given twice', lambda plan, given: plan(given | {1: given["x"]})
     yield kf.BindingError, "takes a dict", lambda plan, given: plan(list(given.values()))

@@ -2,7 +2,7 @@
 
 - `Graph`: tensors and operations, by the names of NVIDIA's frontend
 - `GraphTensor`: a tensor of a graph
-- `Plan`: a graph that is ready to run on a device
+- `Plan`: a graph that is ready to run on a device; a run returns `Results`
 - `plan_cache`: the process's cache of plans, a `PlanCache`, whose numbers are a `PlanCacheStats`
 - `data_type`: NVIDIA's names of data types
 """
@@ -10,9 +10,9 @@
 from __future__ import annotations
 
 from keyfold import _public
-from keyfold._core import Plan
 from keyfold.cudnn._cache import PlanCache, PlanCacheStats, plan_cache
 from keyfold.cudnn._graph import Graph
+from keyfold.cudnn._plan import Plan, Results
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Plan",
     "PlanCache",
     "PlanCacheStats",
+    "Results",
     "data_type",
     "plan_cache",
 ]

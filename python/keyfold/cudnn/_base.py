@@ -10,16 +10,19 @@ from numbers import Rational
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from keyfold import _core
-from keyfold._errors import BindingError, InvalidValue
+from keyfold._errors import BindingError, InvalidValue, UnknownTensor
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = [
     "GraphBase",
     "Inputs",
     "Scalar",
+    "found",
     "fractions",
     "integer",
     "integers",
+    "label",
+    "matching",
     "number",
     "scalar",
     "sizes",
@@ -151,6 +154,35 @@ def whole(given: Any, where: str) -> GraphTensor | Scalar:
         InvalidValue: it doesn't fit 64 bits.
     """
     return given if isinstance(given, GraphTensor) else Scalar(integer(given, where), "int64")
+
+
+def label(tensor: GraphTensor) -> str:
+    """A tensor's name, or its number where it has none, for errors."""
+    return f'"{tensor.name}"' if tensor.name else f"#{tensor.uid}"
+
+
+def matching(key: Any, tensors: Iterable[GraphTensor]) -> list[GraphTensor]:
+    """The tensors that a key means: itself, or those of its number or name, which isn't empty."""
+    return [one for one in tensors if key in (one, one.uid, one.name or one)]
+
+
+def found(key: Any, tensors: Iterable[GraphTensor], there: str) -> GraphTensor:
+    """The one tensor that a key means; `there` begins the error, "the graph has".
+
+    Raises:
+        UnknownTensor: it means none of the tensors, or several.
+    """
+    tensors = list(tensors)
+    meant = matching(key, tensors)
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        numbers = ", ".join(f"#{one.uid}" for one in meant)
+        raise UnknownTensor(
+            f"{there} {len(meant)} tensors {key!r}, {numbers}: name one by its uid, or by itself"
+        )
+    listed = ", ".join(map(label, tensors)) or "none"
+    raise UnknownTensor(f"{there} no tensor {key!r}; there are: {listed}")
 
 
 class GraphBase:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from keyfold import _core
 from keyfold._errors import BindingError
 from keyfold.cudnn._base import sizes
+from keyfold.cudnn._plan import Plan
 
 if TYPE_CHECKING:
     from keyfold.cudnn._graph import Graph, Progress
@@ -139,7 +140,7 @@ class PlanCache:
         precision: str = "spec",
         tf32: bool = False,
         progress: Progress | None = None,
-    ) -> list[_core.Plan]:
+    ) -> list[Plan]:
         """Build plans ahead, for each of several sizes.
 
         Args:
@@ -177,7 +178,8 @@ class PlanCache:
             for shape in shapes
         ]
         options = graph._options(device, policy, workspace_limit, precision, tf32)
-        return _core._cudnn_prepare(graph._native, graph._keys(), listed, options, progress)
+        plans = _core._cudnn_prepare(graph._native, graph._keys(), listed, options, progress)
+        return [Plan(plan) for plan in plans]
 
     def __repr__(self) -> str:
         return f"PlanCache({len(self)} of {self.capacity[0]} plans)"

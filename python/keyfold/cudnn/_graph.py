@@ -8,8 +8,9 @@ from typing import Any
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
 from keyfold.cudnn._attention import Attention
-from keyfold.cudnn._base import integer, sizes, type_name, word
+from keyfold.cudnn._base import found, integer, sizes, type_name, word
 from keyfold.cudnn._operations import Operations
+from keyfold.cudnn._plan import Plan
 from keyfold.cudnn._pointwise import PointwiseOperations
 from keyfold.cudnn._tensor import GraphTensor
 
@@ -148,13 +149,9 @@ class Graph(PointwiseOperations, Operations, Attention):
         """Its tensor of a number or a name.
 
         Raises:
-            InvalidValue: no tensor has it, or several have that name.
+            UnknownTensor: no tensor has it, or several have that name.
         """
-        found = [tensor for tensor in self.tensors if key in (tensor.uid, tensor.name)]
-        if len(found) != 1:
-            count = "no tensor" if not found else f"{len(found)} tensors"
-            raise InvalidValue(f"the graph has {count} {key!r}; it has {self.tensors}")
-        return found[0]
+        return found(key, self.tensors, "the graph has")
 
     def __iter__(self) -> Iterator[GraphTensor]:
         return iter(self.tensors)
@@ -176,7 +173,7 @@ class Graph(PointwiseOperations, Operations, Attention):
         precision: str = "spec",
         tf32: bool = False,
         progress: Progress | None = None,
-    ) -> _core.Plan:
+    ) -> Plan:
         """Return the graph's plan for a device, from the cache or built now; Ctrl-C cancels.
 
         Args:
@@ -194,7 +191,7 @@ class Graph(PointwiseOperations, Operations, Attention):
             Error: the graph isn't valid, as of `validate`.
         """
         options = self._options(device, policy, workspace_limit, precision, tf32)
-        return _core._cudnn_build(self._native, self._keys(), options, progress)
+        return Plan(_core._cudnn_build(self._native, self._keys(), options, progress))
 
     def _keys(self) -> dict[int, GraphTensor]:
         """The objects of its tensors, by number."""
