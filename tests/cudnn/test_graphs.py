@@ -1,5 +1,6 @@
 """Graphs in Python: tensors, operations, JSON, drawings, mistakes."""
 
+import inspect
 import json
 import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 import keyfold as kf
+from keyfold.cudnn._activations import Activations
+from keyfold.cudnn._base import GraphBase
 from keyfold.cudnn._pointwise import PointwiseOperations
 
 NHWC = [200704, 1, 3584, 64]
@@ -109,7 +112,8 @@ def one_of_each():
     unary = {"relu", "elu", "softplus", "swish", "identity", "abs", "ceil", "cos", "erf", "exp"}
     unary |= {"floor", "log", "neg", "reciprocal", "rsqrt", "sin", "sqrt", "tan", "logical_not"}
     unary |= {"tanh", "sigmoid", "gelu", "gelu_approx_tanh"}
-    names = [name for name in vars(PointwiseOperations) if not name.startswith("_")]
+    methods = vars(PointwiseOperations) | vars(Activations)
+    names = [name for name in methods if not name.startswith("_")]
     for name in names:
         if name in special:
             yield name, special[name]
@@ -127,6 +131,36 @@ def test_every_pointwise_method_adds_its_operation(name, call):
     (operation,) = json.loads(g.to_json())["operations"]
     mode = operation["operation"]["pointwise"]["mode"]
     assert mode == ALIASES.get(name, name)
+
+
+def operations():
+    """The methods of a graph that add an operation."""
+    classes = [cls for cls in kf.cudnn.Graph.__mro__[1:] if cls not in (GraphBase, object)]
+    return {n: f for cls in classes for n, f in vars(cls).items() if not n.startswith("_")}
+
+
+@pytest.mark.parametrize(("name", "method"), operations().items())
+def test_signatures_say_all_arguments(name, method):
+    parameters = inspect.signature(method).parameters
+    assert not {p.kind for p in parameters.values()} & {inspect.Parameter.VAR_KEYWORD}
+    for option, default in (("compute_data_type", None), ("name", "")):
+        assert parameters[option].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[option].default == default
+
+
+@pytest.mark.parametrize(("name", "call"), list(one_of_each()))
+def test_every_pointwise_method_passes_its_options_on(name, call):
+    class Options(kf.cudnn.Graph):
+        def __getattribute__(self, attribute):
+            found = super().__getattribute__(attribute)
+            if attribute != name:
+                return found
+            return lambda *given: found(*given, compute_data_type="float64", name="mine")
+
+    g = Options(io_data_type="float32")
+    call(g, g.tensor(dim=[2, 3]))
+    (operation,) = json.loads(g.to_json())["operations"]
+    assert (operation["name"], operation["compute"]) == ("mine", "float64")
 
 
 def test_every_mode_has_a_method():

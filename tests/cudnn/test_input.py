@@ -52,7 +52,6 @@ def heads(g, count=4):
         ),
         (r"sdpa\(\): attn_scale", lambda g, x: g.sdpa(x, x, x, attn_scale="a")),
         (r"the seed of dropout takes an int", lambda g, x: g.sdpa(x, x, x, dropout=(0.1, 1.5, 0))),
-        (r"relu\(\) takes no argument 'foo'", lambda g, x: g.relu(x, foo=1)),
         (r"relu\(\): x is a tensor of the graph.*not NoneType", lambda g, x: g.relu(None)),
         (r"from_json\(\) takes a string, not NoneType", lambda g, x: g.from_json(None)),
     ],
@@ -63,6 +62,53 @@ def test_arguments_of_another_kind_are_refused_by_name(says, mistake):
     with pytest.raises(kf.BindingError, match=says):
         mistake(g, x)
     assert g.to_json() == before
+
+
+def test_arguments_that_no_operation_has_are_refused():
+    g, x = graph()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
+        g.relu(x, foo=1)
+
+
+@pytest.mark.parametrize("method", ["sdpa", "sdpa_fp8", "sdpa_backward"])
+def test_attention_and_its_gradient_take_the_same_arguments(method):
+    """Each is an attribute or an input of the operation, whichever method is given it."""
+
+    def added(**given):
+        g = kf.cudnn.Graph(io_data_type="float32")
+        q, bias, length = heads(g), g.tensor(dim=[1, 1, 16, 16]), g.tensor(dim=[2, 1, 1, 1])
+        length.set_data_type("int32")
+        statistics = g.tensor(dim=[2, 4, 16, 1])
+        more = {"sdpa": (), "sdpa_fp8": (1.0,) * 5, "sdpa_backward": (q, q, statistics)}[method]
+        tensors = {"bias": bias, "seq_len_q": length, "seq_len_kv": length}
+        given = {name: tensors[name] if value is ... else value for name, value in given.items()}
+        getattr(g, method)(q, q, q, *more, **given)
+        (operation,) = json.loads(g.to_json())["operations"]
+        attributes = next(iter(operation["operation"].values()))
+        return attributes | dict.fromkeys(operation["inputs"], True), operation
+
+    plain, operation = added(name="n", compute_data_type="float64")
+    assert (operation["name"], operation["compute"]) == ("n", "float64")
+    masks = {"right_bound": None, "left_bound": None, "alignment": "top_left", "dropout": None}
+    for given, changed in [
+        ({"attn_scale": 0.5}, {"attn_scale": True}),
+        ({"bias": ...}, {"bias": True}),
+        (
+            {"use_padding_mask": True, "seq_len_q": ..., "seq_len_kv": ...},
+            {"seq_len_q": True, "seq_len_kv": True},
+        ),
+        ({"use_causal_mask": True}, {"right_bound": 0}),
+        (
+            {"use_causal_mask_bottom_right": True},
+            {"right_bound": 0, "alignment": "bottom_right"},
+        ),
+        ({"sliding_window_length": 3}, {"left_bound": 3}),
+        ({"diagonal_alignment": "bottom_right"}, {"alignment": "bottom_right"}),
+        ({"diagonal_band_left_bound": 4}, {"left_bound": 4}),
+        ({"diagonal_band_right_bound": 5}, {"right_bound": 5}),
+        ({"dropout": (0.25, 1, 2)}, {"dropout": 0.25, "seed": True, "offset": True}),
+    ]:
+        assert masks | added(**given)[0] == masks | plain | changed
 
 
 @pytest.mark.parametrize(

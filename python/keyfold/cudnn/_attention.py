@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keyfold._errors import BindingError, InvalidValue
-from keyfold.cudnn._base import integer, number, scalar, whole, word
+from keyfold.cudnn._base import Options, integer, number, scalar, whole, word
 from keyfold.cudnn._norms import Norms
 from keyfold.cudnn._tensor import GraphTensor
 
@@ -88,15 +88,26 @@ class Attention(Norms):
     """
 
     def softmax(
-        self, input: GraphTensor, *, generate_stats: bool = False, **options: Any
+        self,
+        input: GraphTensor,
+        *,
+        generate_stats: bool = False,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, GraphTensor | None]:
         """Return softmax along the last dimension, and the logarithms of its sums."""
         outputs = ["y", "stats"] if generate_stats else ["y"]
-        made = self._add("softmax", "softmax", {"x": input}, outputs, **options)
+        made = self._add("softmax", "softmax", {"x": input}, outputs, (compute_data_type, name))
         return made[0], made[1] if generate_stats else None
 
     def diagonal_band_mask(
-        self, input: GraphTensor, fill: _Number, comparison: str = "cmp_ge", **options: Any
+        self,
+        input: GraphTensor,
+        fill: _Number,
+        comparison: str = "cmp_ge",
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> GraphTensor:
         """Return the input where a comparison of row and column index holds, `fill` elsewhere.
 
@@ -104,12 +115,15 @@ class Attention(Norms):
             input: matrices, in the last two dimensions.
             fill: a number, or a tensor of one element.
             comparison: `cmp_ge` keeps the elements on the diagonal and to its left: a causal mask.
-            **options: `compute_data_type` and `name`.
+            compute_data_type: what it computes in; the graph's by default.
+            name: its name in errors and drawings.
         """
         comparison = word(comparison, "diagonal_band_mask(): comparison")
         operation = {"diagonal_band_mask": {"comparison": comparison}}
         inputs = {"x": input, "b": scalar(fill, "diagonal_band_mask(): fill")}
-        (made,) = self._add("diagonal_band_mask", operation, inputs, ["y"], **options)
+        (made,) = self._add(
+            "diagonal_band_mask", operation, inputs, ["y"], (compute_data_type, name)
+        )
         return made
 
     def _attention(
@@ -118,21 +132,21 @@ class Attention(Norms):
         operation: str,
         inputs: dict[str, Any],
         outputs: list[str],
-        *,
-        attn_scale: _Number | None = None,
-        bias: GraphTensor | None = None,
-        use_padding_mask: bool = False,
-        seq_len_q: GraphTensor | None = None,
-        seq_len_kv: GraphTensor | None = None,
-        use_causal_mask: bool = False,
-        use_causal_mask_bottom_right: bool = False,
-        sliding_window_length: int | None = None,
-        diagonal_alignment: str | None = None,
-        diagonal_band_left_bound: int | None = None,
-        diagonal_band_right_bound: int | None = None,
-        dropout: _Dropout | None = None,
-        **options: Any,
+        options: Options,
+        attn_scale: _Number | None,
+        bias: GraphTensor | None,
+        use_padding_mask: bool,
+        seq_len_q: GraphTensor | None,
+        seq_len_kv: GraphTensor | None,
+        use_causal_mask: bool,
+        use_causal_mask_bottom_right: bool,
+        sliding_window_length: int | None,
+        diagonal_alignment: str | None,
+        diagonal_band_left_bound: int | None,
+        diagonal_band_right_bound: int | None,
+        dropout: _Dropout | None,
     ) -> tuple[GraphTensor, ...]:
+        """Add attention or its gradient, of the arguments that both have."""
         if use_padding_mask != (seq_len_q is not None and seq_len_kv is not None):
             raise BindingError(
                 f"{method}() takes seq_len_q= and seq_len_kv= with use_padding_mask=True, and "
@@ -163,7 +177,7 @@ class Attention(Norms):
                 "seed": whole(seed, f"{method}(): the seed of dropout"),
                 "offset": whole(offset, f"{method}(): the offset of dropout"),
             }
-        return self._add(method, {operation: attributes}, inputs, outputs, **options)
+        return self._add(method, {operation: attributes}, inputs, outputs, options)
 
     def sdpa(
         self,
@@ -184,7 +198,8 @@ class Attention(Norms):
         diagonal_band_right_bound: int | None = None,
         dropout: _Dropout | None = None,
         generate_stats: bool = False,
-        **options: Any,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, GraphTensor | None]:
         """Return attention, softmax(attn_scale q k^T + bias) v, and the statistics of its rows.
 
@@ -206,23 +221,22 @@ class Attention(Norms):
             diagonal_band_right_bound: how many keys a query sees behind the diagonal, 0 or more.
             dropout: the probability that a weight is dropped, the seed and the offset.
             generate_stats: whether the statistics that `sdpa_backward` takes are returned, too.
-            **options: `compute_data_type` and `name`.
+            compute_data_type: what it computes in; the graph's by default.
+            name: its name in errors and drawings.
 
         Raises:
             InvalidValue: two arguments say different masks.
         """
+        outputs = ["o", "stats"] if generate_stats else ["o"]
         made = self._attention(
-            "sdpa", "sdpa", {"q": q, "k": k, "v": v}, ["o", "stats"] if generate_stats else ["o"],
-            attn_scale=attn_scale, bias=bias, use_padding_mask=use_padding_mask,
-            seq_len_q=seq_len_q, seq_len_kv=seq_len_kv, use_causal_mask=use_causal_mask,
-            use_causal_mask_bottom_right=use_causal_mask_bottom_right,
-            sliding_window_length=sliding_window_length, diagonal_alignment=diagonal_alignment,
-            diagonal_band_left_bound=diagonal_band_left_bound,
-            diagonal_band_right_bound=diagonal_band_right_bound, dropout=dropout, **options,
+            "sdpa", "sdpa", {"q": q, "k": k, "v": v}, outputs, (compute_data_type, name),
+            attn_scale, bias, use_padding_mask, seq_len_q, seq_len_kv, use_causal_mask,
+            use_causal_mask_bottom_right, sliding_window_length, diagonal_alignment,
+            diagonal_band_left_bound, diagonal_band_right_bound, dropout,
         )  # fmt: skip
         return made[0], made[1] if generate_stats else None
 
-    def sdpa_fp8(
+    def sdpa_fp8(  # noqa: D417 # those of sdpa are there
         self,
         q: GraphTensor,
         k: GraphTensor,
@@ -234,10 +248,25 @@ class Attention(Norms):
         scale_s: _Number,
         scale_o: _Number | None = None,
         *,
+        attn_scale: _Number | None = None,
+        bias: GraphTensor | None = None,
+        use_padding_mask: bool = False,
+        seq_len_q: GraphTensor | None = None,
+        seq_len_kv: GraphTensor | None = None,
+        use_causal_mask: bool = False,
+        use_causal_mask_bottom_right: bool = False,
+        sliding_window_length: int | None = None,
+        diagonal_alignment: str | None = None,
+        diagonal_band_left_bound: int | None = None,
+        diagonal_band_right_bound: int | None = None,
+        dropout: _Dropout | None = None,
         generate_stats: bool = False,
-        **options: Any,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, GraphTensor | None, GraphTensor, GraphTensor]:
         """Return attention of 8-bit floats, which are multiplied by their scales.
+
+        The arguments from `attn_scale` to `dropout` are those of `sdpa`.
 
         Args:
             q: the queries, of 8-bit floats.
@@ -250,8 +279,8 @@ class Attention(Norms):
             scale_s: the factor of the weights before they are rounded to 8 bits.
             scale_o: the factor of the result, where that is of 8-bit floats.
             generate_stats: whether the statistics of the rows are returned.
-            **options: the masks, `attn_scale`, `bias` and `dropout` of `sdpa`,
-                `compute_data_type` and `name`.
+            compute_data_type: what it computes in; the graph's by default.
+            name: its name in errors and drawings.
 
         Returns:
             The result, the statistics or None, and the greatest magnitudes of the weights and of
@@ -269,10 +298,15 @@ class Attention(Norms):
         for port, given in scales.items():
             inputs[port] = scalar(given, f"sdpa_fp8(): {port}")
         outputs = ["o", "amax_s", "amax_o", *(["stats"] if generate_stats else [])]
-        o, amax_s, amax_o, *stats = self._attention("sdpa_fp8", "sdpa", inputs, outputs, **options)
+        o, amax_s, amax_o, *stats = self._attention(
+            "sdpa_fp8", "sdpa", inputs, outputs, (compute_data_type, name),
+            attn_scale, bias, use_padding_mask, seq_len_q, seq_len_kv, use_causal_mask,
+            use_causal_mask_bottom_right, sliding_window_length, diagonal_alignment,
+            diagonal_band_left_bound, diagonal_band_right_bound, dropout,
+        )  # fmt: skip
         return o, stats[0] if stats else None, amax_s, amax_o
 
-    def sdpa_backward(
+    def sdpa_backward(  # noqa: D417
         self,
         q: GraphTensor,
         k: GraphTensor,
@@ -281,10 +315,25 @@ class Attention(Norms):
         dO: GraphTensor,  # noqa: N803 # NVIDIA's frontend's name
         stats: GraphTensor,
         *,
+        attn_scale: _Number | None = None,
+        bias: GraphTensor | None = None,
+        use_padding_mask: bool = False,
+        seq_len_q: GraphTensor | None = None,
+        seq_len_kv: GraphTensor | None = None,
+        use_causal_mask: bool = False,
+        use_causal_mask_bottom_right: bool = False,
+        sliding_window_length: int | None = None,
+        diagonal_alignment: str | None = None,
+        diagonal_band_left_bound: int | None = None,
+        diagonal_band_right_bound: int | None = None,
+        dropout: _Dropout | None = None,
         generate_dbias: bool = False,
-        **options: Any,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, ...]:
         """Return the gradients of q, k and v, of that of `o`.
+
+        The arguments from `attn_scale` to `dropout` are those that `sdpa` was given.
 
         Args:
             q: the queries.
@@ -294,9 +343,14 @@ class Attention(Norms):
             dO: its gradient.
             stats: the forward's statistics.
             generate_dbias: whether the gradient of `bias` is returned, as the fourth.
-            **options: the masks, `attn_scale`, `bias` and `dropout`, as in the forward,
-                `compute_data_type` and `name`.
+            compute_data_type: what it computes in; the graph's by default.
+            name: its name in errors and drawings.
         """
         inputs = {"q": q, "k": k, "v": v, "o": o, "do": dO, "stats": stats}
         outputs = ["dq", "dk", "dv", *(["dbias"] if generate_dbias else [])]
-        return self._attention("sdpa_backward", "sdpa_backward", inputs, outputs, **options)
+        return self._attention(
+            "sdpa_backward", "sdpa_backward", inputs, outputs, (compute_data_type, name),
+            attn_scale, bias, use_padding_mask, seq_len_q, seq_len_kv, use_causal_mask,
+            use_causal_mask_bottom_right, sliding_window_length, diagonal_alignment,
+            diagonal_band_left_bound, diagonal_band_right_bound, dropout,
+        )  # fmt: skip

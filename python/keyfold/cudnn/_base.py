@@ -16,6 +16,7 @@ from keyfold.cudnn._tensor import GraphTensor
 __all__ = [
     "GraphBase",
     "Inputs",
+    "Options",
     "Scalar",
     "found",
     "fractions",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 Inputs: TypeAlias = Mapping[str, "GraphTensor | Scalar | Sequence[GraphTensor] | None"]
+
+# The two arguments of every operation: the data type that it computes in, and its name.
+Options: TypeAlias = tuple[Any, str]
 
 _Read = TypeVar("_Read")
 
@@ -197,20 +201,15 @@ class GraphBase:
         operation: str | dict[str, Any],
         inputs: Inputs,
         outputs: Sequence[str],
+        options: Options,
         *,
         dims: Sequence[int] | None = None,
-        **options: Any,
     ) -> tuple[GraphTensor, ...]:
         """Add an operation, or nothing; returns the tensors at its outputs, in their order.
 
         `dims` are the sizes of the first output, where the inputs leave them free.
         """
-        compute, name = options.pop("compute_data_type", None), options.pop("name", "")
-        if options:
-            raise BindingError(
-                f"{method}() takes no argument {next(iter(options))!r}; beside its own it takes "
-                "compute_data_type and name"
-            )
+        compute, name = options
         ports: list[tuple[str, int | Scalar]] = []
         for port, given in inputs.items():
             where = f"{method}(): {port}"

@@ -7,11 +7,12 @@ from typing import Any
 
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
+from keyfold.cudnn._activations import Activations
 from keyfold.cudnn._attention import Attention
 from keyfold.cudnn._base import found, integer, sizes, type_name, word
+from keyfold.cudnn._convolutions import Convolutions
 from keyfold.cudnn._operations import Operations
 from keyfold.cudnn._plan import Plan
-from keyfold.cudnn._pointwise import PointwiseOperations
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = ["Graph"]
@@ -19,7 +20,7 @@ __all__ = ["Graph"]
 Progress = Callable[[int, int, str], object]
 
 
-class Graph(PointwiseOperations, Operations, Attention):
+class Graph(Activations, Convolutions, Operations, Attention):
     """A graph of cuDNN's operations, which any device of keyfold's runs.
 
     Methods add tensors and operations, and infer the sizes of results; they have the names of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keyfold._errors import InvalidValue
-from keyfold.cudnn._base import GraphBase, integer, scalar, word
+from keyfold.cudnn._base import GraphBase, Options, integer, scalar, word
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = ["Norms"]
@@ -38,7 +38,7 @@ class Norms(GraphBase):
         phase: str,
         inputs: dict[str, Any],
         outputs: list[str],
-        options: dict[str, Any],
+        options: Options,
         groups: int | None = None,
     ) -> tuple[GraphTensor, ...]:
         phase = word(phase, f"{method}(): norm_forward_phase")
@@ -50,13 +50,13 @@ class Norms(GraphBase):
         attributes: dict[str, Any] = {"mode": mode, "phase": phase}
         if groups is not None:
             attributes["groups"] = integer(groups, f"{method}(): groups")
-        return self._add(method, {"norm": attributes}, inputs, outputs, **options)
+        return self._add(method, {"norm": attributes}, inputs, outputs, options)
 
     def _norm_backward(
         self,
         method: str,
         inputs: dict[str, Any],
-        options: dict[str, Any],
+        options: Options,
         groups: int | None = None,
         has_bias: bool = True,
     ) -> tuple[GraphTensor, ...]:
@@ -66,7 +66,7 @@ class Norms(GraphBase):
         if groups is not None:
             attributes["groups"] = integer(groups, f"{method}(): groups")
         outputs = ["dx", "dscale", "dbias"] if has_bias else ["dx", "dscale"]
-        return self._add(method, {"norm_backward": attributes}, inputs, outputs, **options)
+        return self._add(method, {"norm_backward": attributes}, inputs, outputs, options)
 
     def batchnorm(
         self,
@@ -78,7 +78,9 @@ class Norms(GraphBase):
         epsilon: _Number = 1e-5,
         momentum: _Number | None = None,
         norm_forward_phase: str = "training",
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor | None, ...]:
         """Normalize the elements of each channel, in training.
 
@@ -104,6 +106,7 @@ class Norms(GraphBase):
         outputs = ["y", "mean", "inv_variance"]
         outputs += ["next_running_mean", "next_running_variance"] if running else []
         if _trains("batchnorm", norm_forward_phase):
+            options = (compute_data_type, name)
             made = self._norm("batchnorm", norm_forward_phase, inputs, outputs, options)
         else:
             raise InvalidValue("batchnorm() is for training: batchnorm_inference is another method")
@@ -116,7 +119,9 @@ class Norms(GraphBase):
         inv_variance: GraphTensor,
         scale: GraphTensor,
         bias: GraphTensor,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> GraphTensor:
         """Return scale (input - mean) inv_variance + bias, with the statistics given."""
         inputs = {
@@ -126,7 +131,7 @@ class Norms(GraphBase):
             "scale": scale,
             "bias": bias,
         }
-        (made,) = self._norm("batchnorm", "inference", inputs, ["y"], options)
+        (made,) = self._norm("batchnorm", "inference", inputs, ["y"], (compute_data_type, name))
         return made
 
     def layernorm(
@@ -136,7 +141,9 @@ class Norms(GraphBase):
         scale: GraphTensor,
         bias: GraphTensor,
         epsilon: _Number = 1e-5,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor | None, ...]:
         """Normalize the dimensions in which `scale` isn't 1.
 
@@ -144,6 +151,7 @@ class Norms(GraphBase):
             The result, the mean, and the inverse of the standard deviation; the last two are None
             in the phase `inference`.
         """
+        options = (compute_data_type, name)
         return self._forward("layernorm", norm_forward_phase, input, scale, bias, epsilon, options)
 
     def instancenorm(
@@ -153,9 +161,12 @@ class Norms(GraphBase):
         scale: GraphTensor,
         bias: GraphTensor,
         epsilon: _Number = 1e-5,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor | None, ...]:
         """Normalize the elements of each image's channel; returns what `layernorm` returns."""
+        options = (compute_data_type, name)
         return self._forward(
             "instancenorm", norm_forward_phase, input, scale, bias, epsilon, options
         )
@@ -167,9 +178,12 @@ class Norms(GraphBase):
         scale: GraphTensor,
         bias: GraphTensor,
         epsilon: _Number = 1e-5,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor | None, ...]:
         """Normalize as `layernorm`, with a scale and bias for each example; returns the same."""
+        options = (compute_data_type, name)
         return self._forward(
             "adalayernorm", norm_forward_phase, input, scale, bias, epsilon, options
         )
@@ -182,9 +196,12 @@ class Norms(GraphBase):
         bias: GraphTensor,
         groups: int,
         epsilon: _Number = 1e-5,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor | None, ...]:
         """Normalize each image's groups of channels; returns what `layernorm` returns."""
+        options = (compute_data_type, name)
         return self._forward(
             "groupnorm", norm_forward_phase, input, scale, bias, epsilon, options, groups
         )
@@ -197,7 +214,7 @@ class Norms(GraphBase):
         scale: GraphTensor,
         bias: GraphTensor,
         epsilon: _Number,
-        options: dict[str, Any],
+        options: Options,
         groups: int | None = None,
     ) -> tuple[GraphTensor | None, ...]:
         epsilon_input = scalar(epsilon, f"{method}(): epsilon")
@@ -214,7 +231,9 @@ class Norms(GraphBase):
         scale: GraphTensor,
         bias: GraphTensor | None = None,
         epsilon: _Number = 1e-5,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, GraphTensor | None]:
         """Divide by the root of the mean square over the dimensions in which `scale` isn't 1.
 
@@ -225,7 +244,7 @@ class Norms(GraphBase):
         inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": epsilon_input}
         trains = _trains("rmsnorm", norm_forward_phase)
         outputs = ["y", "inv_variance"] if trains else ["y"]
-        made = self._norm("rmsnorm", norm_forward_phase, inputs, outputs, options)
+        made = self._norm("rmsnorm", norm_forward_phase, inputs, outputs, (compute_data_type, name))
         return made[0], made[1] if trains else None
 
     def batchnorm_backward(
@@ -235,9 +254,12 @@ class Norms(GraphBase):
         scale: GraphTensor,
         mean: GraphTensor,
         inv_variance: GraphTensor,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, ...]:
         """Return the gradients of a batch norm's input, scale and bias."""
+        options = (compute_data_type, name)
         return self._backward("batchnorm", grad, input, scale, mean, inv_variance, options)
 
     def layernorm_backward(
@@ -247,9 +269,12 @@ class Norms(GraphBase):
         scale: GraphTensor,
         mean: GraphTensor,
         inv_variance: GraphTensor,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, ...]:
         """Return the gradients of a layer norm's input, scale and bias."""
+        options = (compute_data_type, name)
         return self._backward("layernorm", grad, input, scale, mean, inv_variance, options)
 
     def instancenorm_backward(
@@ -259,9 +284,12 @@ class Norms(GraphBase):
         scale: GraphTensor,
         mean: GraphTensor,
         inv_variance: GraphTensor,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, ...]:
         """Return the gradients of an instance norm's input, scale and bias."""
+        options = (compute_data_type, name)
         return self._backward("instancenorm", grad, input, scale, mean, inv_variance, options)
 
     def adalayernorm_backward(
@@ -271,9 +299,12 @@ class Norms(GraphBase):
         scale: GraphTensor,
         mean: GraphTensor,
         inv_variance: GraphTensor,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, ...]:
         """Return the gradients of an adaptive layer norm's input, scale and bias."""
+        options = (compute_data_type, name)
         return self._backward("adalayernorm", grad, input, scale, mean, inv_variance, options)
 
     def groupnorm_backward(
@@ -284,9 +315,12 @@ class Norms(GraphBase):
         mean: GraphTensor,
         inv_variance: GraphTensor,
         groups: int,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, ...]:
         """Return the gradients of a group norm's input, scale and bias."""
+        options = (compute_data_type, name)
         return self._backward("groupnorm", grad, input, scale, mean, inv_variance, options, groups)
 
     def _backward(
@@ -297,7 +331,7 @@ class Norms(GraphBase):
         scale: GraphTensor,
         mean: GraphTensor,
         inv_variance: GraphTensor,
-        options: dict[str, Any],
+        options: Options,
         groups: int | None = None,
     ) -> tuple[GraphTensor, ...]:
         inputs = {
@@ -316,9 +350,13 @@ class Norms(GraphBase):
         scale: GraphTensor,
         inv_variance: GraphTensor,
         has_dbias: bool = False,
-        **options: Any,
+        *,
+        compute_data_type: Any = None,
+        name: str = "",
     ) -> tuple[GraphTensor, GraphTensor, GraphTensor | None]:
         """Return the gradients of an RMS norm's input and scale, and of its bias if it has one."""
         inputs = {"x": input, "dy": grad, "scale": scale, "inv_variance": inv_variance}
-        made = self._norm_backward("rmsnorm_backward", inputs, options, has_bias=has_dbias)
+        made = self._norm_backward(
+            "rmsnorm_backward", inputs, (compute_data_type, name), has_bias=has_dbias
+        )
         return made[0], made[1], made[2] if has_dbias else None
