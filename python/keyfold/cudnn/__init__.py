@@ -4,14 +4,25 @@
 - `GraphTensor`: a tensor of a graph
 - `Plan`: a graph that is ready to run on a device; a run returns `Results`
 - `plan_cache`: the process's cache of plans, a `PlanCache`, whose numbers are a `PlanCacheStats`
-- `data_type`: NVIDIA's names of data types
+- `data_type`, `norm_forward_phase`, `reduction_mode`, `diagonal_alignment`, `scalar_type`: NVIDIA's
+  names, beside which strings do; `pygraph` is NVIDIA's name of `Graph`
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from keyfold import _public
+from keyfold.cudnn import _names
 from keyfold.cudnn._cache import PlanCache, PlanCacheStats, plan_cache
 from keyfold.cudnn._graph import Graph
+from keyfold.cudnn._names import (
+    data_type,
+    diagonal_alignment,
+    norm_forward_phase,
+    reduction_mode,
+    scalar_type,
+)
 from keyfold.cudnn._plan import Plan, Results
 from keyfold.cudnn._tensor import GraphTensor
 
@@ -23,24 +34,19 @@ __all__ = [
     "PlanCacheStats",
     "Results",
     "data_type",
+    "diagonal_alignment",
+    "norm_forward_phase",
     "plan_cache",
+    "pygraph",
+    "reduction_mode",
+    "scalar_type",
 ]
 
-
-class data_type:  # noqa: N801 # NVIDIA's frontend's name
-    """NVIDIA's names of data types. Wherever one is taken, keyfold's and NumPy's are, too."""
-
-    FLOAT = "float32"
-    DOUBLE = "float64"
-    HALF = "float16"
-    BFLOAT16 = "bfloat16"
-    INT8 = "int8"
-    UINT8 = "uint8"
-    INT32 = "int32"
-    INT64 = "int64"
-    BOOLEAN = "bool"
-    FP8_E4M3 = "float8_e4m3fn"
-    FP8_E5M2 = "float8_e5m2"
-
+pygraph = Graph  # NVIDIA's frontend's name
 
 _public.adopt(__name__, globals(), __all__)
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise _names.missing("module 'keyfold.cudnn'", name, _names.MODULE)

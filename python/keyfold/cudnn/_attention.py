@@ -6,6 +6,7 @@ from typing import Any
 
 from keyfold._errors import BindingError, InvalidValue
 from keyfold.cudnn._base import Options, integer, number, scalar, whole, word
+from keyfold.cudnn._names import refused_by_attention
 from keyfold.cudnn._norms import Norms
 from keyfold.cudnn._tensor import GraphTensor
 
@@ -179,6 +180,7 @@ class Attention(Norms):
             }
         return self._add(method, {operation: attributes}, inputs, outputs, options)
 
+    @refused_by_attention
     def sdpa(
         self,
         q: GraphTensor,
@@ -236,6 +238,7 @@ class Attention(Norms):
         )  # fmt: skip
         return made[0], made[1] if generate_stats else None
 
+    @refused_by_attention
     def sdpa_fp8(  # noqa: D417 # those of sdpa are there
         self,
         q: GraphTensor,
@@ -306,6 +309,7 @@ class Attention(Norms):
         )  # fmt: skip
         return o, stats[0] if stats else None, amax_s, amax_o
 
+    @refused_by_attention
     def sdpa_backward(  # noqa: D417
         self,
         q: GraphTensor,

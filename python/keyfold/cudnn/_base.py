@@ -10,7 +10,8 @@ from numbers import Rational
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from keyfold import _core
-from keyfold._errors import BindingError, InvalidValue, UnknownTensor
+from keyfold._errors import BindingError, DTypeError, InvalidValue, UnknownTensor
+from keyfold.cudnn._names import data_type, name_of
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = [
@@ -43,11 +44,22 @@ _EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2")
 
 
 def type_name(given: Any) -> str | None:
-    """The name of a data type: keyfold's, NumPy's, torch's, or a name."""
+    """The name of a data type: keyfold's, NumPy's, ml_dtypes', torch's, NVIDIA's, or a name.
+
+    Raises:
+        DTypeError: graphs have no such data type.
+    """
     if given is None or isinstance(given, str):
         return given
+    name = name_of(given)
+    if name is not given:
+        names: dict[str, str | None] = {n: t for n, t in vars(data_type).items() if n[0] != "_"}
+        if name not in names:
+            raise DTypeError(f"graphs have no data type {name}; they have {', '.join(names)}")
+        return names[name]
     # 8-bit floats are no dtypes of keyfold's tensors.
-    text = str(getattr(given, "name", given)).removeprefix("torch.")
+    text = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
+    text = text.removeprefix("torch.")
     return text if text in _EIGHT_BITS else str(_core.DType(given))
 
 
@@ -124,6 +136,7 @@ def word(given: Any, where: str) -> str:
     Raises:
         BindingError: it isn't a string.
     """
+    given = name_of(given)
     if not isinstance(given, str):
         raise BindingError(f"{where} takes a string, not {given!r}")
     return given.lower()

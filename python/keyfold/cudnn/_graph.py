@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
@@ -11,6 +11,7 @@ from keyfold.cudnn._activations import Activations
 from keyfold.cudnn._attention import Attention
 from keyfold.cudnn._base import found, integer, sizes, type_name, word
 from keyfold.cudnn._convolutions import Convolutions
+from keyfold.cudnn._names import GRAPH, missing, refused_by_graph, refused_by_tensor
 from keyfold.cudnn._operations import Operations
 from keyfold.cudnn._plan import Plan
 from keyfold.cudnn._tensor import GraphTensor
@@ -46,6 +47,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
         [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
 
+    @refused_by_graph
     def __init__(
         self,
         *,
@@ -58,12 +60,13 @@ class Graph(Activations, Convolutions, Operations, Attention):
         self._native = _core._CudnnGraph(name, *types)
         self._tensors: dict[int, GraphTensor] = {}
 
+    @refused_by_tensor
     def tensor(
         self,
-        *,
         dim: Sequence[int],
         stride: Sequence[int] | None = None,
         data_type: Any = None,
+        *,
         name: str = "",
         uid: int = 0,
         is_virtual: bool = False,
@@ -136,6 +139,23 @@ class Graph(Activations, Convolutions, Operations, Attention):
         value = value.item() if hasattr(value, "item") else value
         return self._own(self._native.scalar(value, type_name(data_type), name))
 
+    def tensor_scalar(self, value: float, scalar_type: Any = None, name: str = "") -> GraphTensor:
+        """Add a number that belongs to the graph, as `scalar` does: NVIDIA's name of it.
+
+        Args:
+            value: the number.
+            scalar_type: one of `scalar_type`, which are the same here: the graph has the number.
+            name: its name.
+        """
+        if scalar_type is not None:
+            kind = word(scalar_type, "tensor_scalar(): scalar_type")
+            if kind not in ("runtime_param", "compile_time_const"):
+                raise InvalidValue(
+                    "tensor_scalar(): scalar_type is runtime_param or compile_time_const, not "
+                    f"{kind!r}"
+                )
+        return self.scalar(value, name=name)
+
     @property
     def name(self) -> str:
         """Its name; may be empty."""
@@ -153,6 +173,11 @@ class Graph(Activations, Convolutions, Operations, Attention):
             UnknownTensor: no tensor has it, or several have that name.
         """
         return found(key, self.tensors, "the graph has")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing("a keyfold.cudnn.Graph", name, GRAPH, self)
 
     def __iter__(self) -> Iterator[GraphTensor]:
         return iter(self.tensors)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from keyfold.cudnn._names import TENSOR, missing
+
 if TYPE_CHECKING:
     from keyfold.cudnn._base import GraphBase
 
@@ -161,6 +163,15 @@ class GraphTensor:
     def get_is_virtual(self) -> bool:
         """Return whether it has no memory, as the property `is_virtual`."""
         return self.is_virtual
+
+    def get_is_pass_by_value(self) -> bool:
+        """Return whether it is one number, as the property `is_pass_by_value`."""
+        return self.is_pass_by_value
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing("a keyfold.cudnn.GraphTensor", name, TENSOR, self)
 
     def __repr__(self) -> str:
         name, data_type, dim, stride, _, virtual, _, value = self._read()
