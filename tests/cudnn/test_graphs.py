@@ -1,7 +1,9 @@
 """Graphs in Python: tensors, operations, JSON, drawings, mistakes."""
 
+import copy
 import inspect
 import json
+import pickle
 import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
 
@@ -252,6 +254,34 @@ def test_a_graph_survives_json():
     assert again.signature() == g.signature()
     assert again["y"].dim == y.dim
     assert again.name == "block"
+
+
+COPIES = [copy.copy, copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))]
+
+
+@pytest.mark.parametrize("copied", COPIES, ids=["copy", "deepcopy", "pickle"])
+def test_a_graph_is_copied_and_pickled(copied):
+    g, _ = block()
+    again = copied(g)
+    assert type(again) is kf.cudnn.Graph
+    assert again is not g
+    assert again.to_json() == g.to_json()
+    # They go on by themselves.
+    again.neg(again["y"])
+    assert (len(again.tensors), len(g.tensors)) == (7, 6)
+    unfinished = kf.cudnn.Graph(name="unfinished", compute_data_type="float64")
+    unfinished.exp(unfinished.tensor([2]))
+    assert copied(unfinished).to_json() == unfinished.to_json()
+
+
+def test_a_tensor_is_copied_with_its_graph():
+    g, y = block()
+    assert copy.copy(y) is y
+    for copied in COPIES[1:]:
+        graph, tensor, arrays = copied((g, y, {y: 1}))
+        assert graph["y"] is tensor
+        assert tensor is not y
+        assert arrays == {tensor: 1}
 
 
 def test_a_signature_depends_on_what_is_computed_alone():

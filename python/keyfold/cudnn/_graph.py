@@ -12,6 +12,7 @@ from keyfold.cudnn._attention import Attention
 from keyfold.cudnn._base import found, integer, sizes, type_name, word
 from keyfold.cudnn._convolutions import Convolutions
 from keyfold.cudnn._names import GRAPH, missing, refused_by_graph, refused_by_tensor
+from keyfold.cudnn._narrow import bits_of, narrow_name
 from keyfold.cudnn._operations import Operations
 from keyfold.cudnn._plan import Plan
 from keyfold.cudnn._tensor import GraphTensor
@@ -122,8 +123,9 @@ class Graph(Activations, Convolutions, Operations, Attention):
             dim, stride, data_type = array.dim, array.stride, array.data_type
             alignment = array.alignment
         else:
-            view = _core._view(array)
-            dim, stride, data_type = list(view.shape), list(view.strides), str(view.dtype)
+            narrow = narrow_name(array)
+            view = _core._view(array if narrow is None else bits_of(array))
+            dim, stride, data_type = list(view.shape), list(view.strides), narrow or str(view.dtype)
         return self.tensor(
             dim=dim, stride=stride, data_type=data_type, name=name, uid=uid, alignment=alignment
         )
@@ -261,6 +263,10 @@ class Graph(Activations, Convolutions, Operations, Attention):
         graph._native = _core._CudnnGraph.from_json(text)
         graph._tensors = {}
         return graph
+
+    def __reduce__(self) -> tuple[Callable[[str], Graph], tuple[str]]:
+        """Copy and pickle it as its JSON."""
+        return type(self).from_json, (self.to_json(),)
 
     def signature(self) -> str:
         """Return the digest of what the graph computes: 32 hexadecimal digits.

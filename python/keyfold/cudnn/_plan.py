@@ -8,6 +8,7 @@ from typing import Any
 from keyfold import _core
 from keyfold._errors import InvalidValue
 from keyfold.cudnn._base import found, label, matching
+from keyfold.cudnn._narrow import narrow_tensors, run
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = ["Plan", "Results"]
@@ -62,10 +63,11 @@ class Plan:
         [[-1.0, -1.0], [-1.0, -1.0]]
     """
 
-    __slots__ = ("_native",)
+    __slots__ = ("_narrow", "_native")
 
     def __init__(self, native: _core.Plan) -> None:
         self._native = native
+        self._narrow = narrow_tensors(native)
 
     def __call__(self, tensors: Mapping[Any, Any], out: Mapping[Any, Any] | None = None) -> Results:
         """Compute the graph's outputs.
@@ -74,7 +76,8 @@ class Plan:
             tensors: a dict of an array for each input, by its tensor, uid or name: NumPy's,
                 keyfold's, or any other library's that keyfold reads, of the tensor's data type,
                 sizes and strides, on the plan's device. A number does for a tensor that is passed
-                by value.
+                by value. An array of ml_dtypes does for bfloat16 and 8-bit floats, which are bytes
+                (uint8) otherwise.
             out: arrays for outputs, which are written; other outputs are new arrays.
 
         Returns:
@@ -84,13 +87,15 @@ class Plan:
             InvalidValue: a tensor is missing, given twice, or none of the graph's; an output's
                 memory overlaps another tensor's; or `out` has no array for an output that beta
                 reads.
-            DTypeError: an array has another data type.
+            DTypeError: an array has another data type, or a result of bfloat16 would be NumPy's.
             ShapeError: an array has other sizes or strides.
             DeviceError: an array is on another device.
             ReadOnlyError: an array in `out` can't be written.
             BindingError: it isn't a dict, or the arrays are of different libraries.
         """
         try:
+            if self._narrow:
+                return Results(run(self._native, self._narrow, tensors, out))
             return Results(self._native(tensors, out))
         except InvalidValue as error:
             message = self._apart(tensors)

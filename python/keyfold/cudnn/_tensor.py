@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfold.cudnn._names import TENSOR, missing
@@ -135,6 +136,10 @@ class GraphTensor:
     def _set(self, what: str, value: Any) -> GraphTensor:
         getattr(self._graph._native, f"set_{what}")(self._uid, value)
         return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[GraphBase, int]]:
+        """Copy and pickle it with its graph, whose tensor of this number it is."""
+        return operator.getitem, (self._graph, self._uid)
 
     def get_uid(self) -> int:
         """Return its number, as the property `uid`."""
