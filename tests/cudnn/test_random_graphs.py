@@ -1,4 +1,6 @@
-"""Random graphs of 1 to 6 operations and their gradients: against references, and on a late device.
+"""Random graphs of 1 to 6 kinds and their gradients: against references, and on a late device.
+
+Each kind is an operation, or some that read a result twice or join two branches.
 
 The references are NumPy, SciPy and PyTorch in float64; the late device has the CPU's bits.
 `KEYFOLD_GRAPHS=1000 pytest -s tests/cudnn/test_random_graphs.py` takes as many for each, and prints
@@ -105,7 +107,7 @@ def test_a_planted_error_is_found(reference, kind):
     for seed in range(2):
         drawn = Drawn([kind], seed)
         out = drawn.run("cpu", "float64")
-        leaf, gradient = drawn.chain.gradients[seed % len(drawn.chain.gradients)]
+        leaf, gradient = drawn.dag.gradients[seed % len(drawn.dag.gradients)]
         for place, tensor in enumerate((drawn.y, gradient)):
             wrong = {key: np.array(array, order="C") for key, array in out.items()}
             wrong[tensor].reshape(-1)[-1] += 0.01

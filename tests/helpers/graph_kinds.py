@@ -1,9 +1,14 @@
-"""Kinds of operations of random graphs, each with its gradient and what references compute."""
+"""Kinds of operations of random graphs, each with its gradient and what references compute.
+
+Most add an operation at the graph's end; `skip` and `fork` join the end with another result.
+"""
 
 import math
 from fractions import Fraction
 
 import numpy as np
+
+from tests.helpers.graph_references import EIGHT_BITS
 
 
 def convolution(c):
@@ -123,7 +128,10 @@ def batchnorm_inference(c):
 
 
 def pooling(c):
-    g, x, n = c.graph, c.end, c.end.dim
+    """Of a sum with random numbers: of equal ones any is the greatest, and has the gradient."""
+    g, n = c.graph, c.end.dim
+    apart = c.input(*n, data_type=c.io)
+    x = g.add(c.end, apart)
     sides = {"window": [], "pre_padding": [], "post_padding": [], "stride": []}
     for size in n[2:]:
         window, stride = min(c.pick(1, 2, 3), size), c.pick(1, 2)
@@ -141,11 +149,10 @@ def pooling(c):
         by = {"input": x, "output": y}
 
     def forward(R, x, at):
-        return R.pool(x, mode, *sides.values())
+        return R.pool(x + at[apart], mode, *sides.values())
 
     def backward(dy):
-        back = g.resample_backward(dy, resampling_mode=mode, **by, **sides)
-        return back.set_dim(n)
+        return g.resample_backward(dy, resampling_mode=mode, **by, **sides).set_dim(n)
 
     c.grows(y, forward, backward)
 
@@ -186,7 +193,7 @@ def product(c):
 
 
 def reduction(c):
-    """Of a sum with random numbers: of equal ones any is the greatest, and has the gradient."""
+    """Of a sum with random numbers, as pooling."""
     g, n = c.graph, c.end.dim
     apart = c.input(*n, data_type=c.io)
     x = g.add(c.end, apart)
@@ -325,7 +332,61 @@ def moves(c):
         c.grows(y, lambda R, x, at: R.concatenate([x, at[other]], 1), backward)
 
 
-KINDS = [
+def join(c, other):
+    """Joins the end with another value: a sum, a difference, or the end times its sigmoid.
+
+    Where the sizes differ, the other's mean is what is joined.
+    """
+    g, x, b = c.graph, c.end, c.values[other]
+    mode, n = c.pick("add", "sub", "gate"), c.values[other].dim
+    same = x.dim == n
+    if not same:
+        b = g.reshape(g.reduction(b, "avg", dim=[1] * len(n)), [1] * len(x.dim))
+    gate = g.sigmoid(b) if mode == "gate" else None
+    y = g.mul(x, gate) if mode == "gate" else getattr(g, mode)(x, b)
+
+    def forward(R, x, b, at):
+        if not same:
+            b = R.reduce(b, "avg", tuple(range(len(n)))).reshape([1] * x.ndim)
+        if mode == "gate":
+            return x * R.activation(b, "sigmoid")
+        return x + b if mode == "add" else x - b
+
+    def backward(dy):
+        if mode == "gate":
+            dx, db = g.mul(dy, gate), c.sums_to(g.mul(dy, x), b)
+            db = g.sigmoid_backward(db, b)
+        else:
+            dx, db = dy, c.sums_to(dy, b)
+            db = g.neg(db) if mode == "sub" else db
+        if not same:
+            # Each element has the same share of the mean.
+            zero = g.mul(c.values[other], g.scalar(0.0))
+            db = g.add(g.reshape(db, [1] * len(n)), zero, alpha1=1 / math.prod(n))
+        return dx, db
+
+    c.grows(y, forward, backward, other)
+
+
+def skip(c):
+    """Reads an earlier result a second time."""
+    whole = [at for at, value in enumerate(c.values) if value.data_type not in EIGHT_BITS]
+    join(c, c.pick(*whole))
+
+
+def fork(c):
+    """Two branches of up to two operations from one result, which meet again."""
+    begin, ends = c.at, []
+    for most in (2, 1):
+        c.goes_on_from(begin)
+        for _ in range(c.pick(*range(most + 1))):
+            c.pick(*OPERATIONS)(c)
+        ends.append(c.at)
+    join(c, ends[0])
+
+
+OPERATIONS = [
     convolution, binary, activation, norm, batchnorm_inference, pooling, interpolation, product,
     reduction, softmax, attention, moves,
 ]  # fmt: skip
+KINDS = [*OPERATIONS, skip, fork]

@@ -10,8 +10,12 @@ from tests.helpers.graph_references import EIGHT_BITS, float8_numbers
 counts = Counter()
 
 
-class Chain:
-    """A graph whose operations follow each other, each with its gradient and a reference."""
+class Dag:
+    """A graph that grows at its end, each operation with its gradient and a reference.
+
+    Its values are what it began with and the operations' results, by number. An operation reads the
+    end, and for joins another value, too, which may be read any number of times.
+    """
 
     def __init__(self, seed, io="float32"):
         self.rng = np.random.default_rng(seed)
@@ -20,8 +24,8 @@ class Chain:
         # The arrays that a plan is given, and those of references: numbers, 8-bit floats decoded.
         self.arrays, self.numbers = {}, {}
         # Pairs of a leaf and its gradient's tensor; functions of a reference; functions from a
-        # result's gradient to the input's.
-        self.gradients, self.forwards, self.backwards = [], [], []
+        # result's gradient to the inputs'; the numbers of the values that operations read.
+        self.gradients, self.forwards, self.backwards, self.sources = [], [], [], []
         # Further outputs, each with the index of its operation and a function of its input.
         self.further = []
         space = self.pick(1, 2, 2, 2, 3)
@@ -31,7 +35,8 @@ class Chain:
             else [(1, 2), (2, 4), *[(2, 3)] * 3]
         )
         self.begin = self.input(*(self.pick(*of) for of in sizes[: space + 2]))
-        self.end = self.begin
+        self.values = [self.begin]
+        self.goes_on_from(0)
         if self.begin.data_type != io:
             self.grows(self.graph.identity(self.begin), lambda R, x, at: x, lambda dy: dy)
 
@@ -64,19 +69,37 @@ class Chain:
         self.arrays[tensor] = array
         return tensor
 
-    def grows(self, end, forward, backward):
-        """Takes an operation's result, a reference's function, and that of the gradient."""
-        self.end = end
+    @property
+    def end(self):
+        """The tensor that the next operation reads."""
+        return self.values[self.at]
+
+    def goes_on_from(self, value):
+        """Makes another value the end."""
+        self.at = value
+
+    def grows(self, end, forward, backward, *others):
+        """Takes an operation's result, a reference's function, and that of the gradient.
+
+        Operations that read `others`, numbers of values, beside the end have functions of them all.
+        """
+        self.sources.append((self.at, *others))
         self.forwards.append(forward)
         self.backwards.append(backward)
+        self.values.append(end)
+        self.at = len(self.values) - 1
 
     def has_gradient(self, leaf, tensor):
         """Makes a leaf's gradient an output."""
         self.gradients.append((leaf, tensor.set_data_type(self.io).set_output(True)))
 
     def also(self, tensor, function):
-        """Makes a further result of the operation that grows next an output."""
-        self.further.append((tensor.set_output(True), len(self.forwards), function))
+        """Makes a further result of the operation that grows next an output.
+
+        It is a copy that is rounded to the output's data type: the gradient may amplify roundings.
+        """
+        copy = self.graph.identity(tensor).set_output(True)
+        self.further.append((copy, len(self.forwards), function))
 
     def sums_to(self, dy, leaf):
         """The gradient of a tensor that was broadcast."""
@@ -87,7 +110,7 @@ class Drawn:
     """A random graph with its gradients, its arrays, and the results of references."""
 
     def __init__(self, kinds, seed, io="float32"):
-        c = self.chain = Chain(seed, io)
+        c = self.dag = Dag(seed, io)
         for kind in kinds:
             kind(c)
         self.kinds = kinds
@@ -97,19 +120,24 @@ class Drawn:
         if c.pick(True, False):
             data_type = c.pick(*EIGHT_BITS)
             self.rounded = c.graph.identity(c.end).set_data_type(data_type).set_output(True)
-        d = c.graph.identity(weight)
+        # Gradients of values: a value that is read several times has their sum.
+        ds = {c.at: c.graph.identity(weight)}
         # An end that reads as it was given is no result.
         self.y = c.graph.identity(c.end).set_output(True)
-        for backward in reversed(c.backwards):
-            d = backward(d)
-        c.has_gradient(c.begin, c.graph.identity(d))
+        for index in reversed(range(len(c.sources))):
+            made = c.backwards[index](ds.pop(index + 1))
+            for source, d in zip(
+                c.sources[index], made if isinstance(made, tuple) else (made,), strict=True
+            ):
+                ds[source] = c.graph.add(ds[source], d) if source in ds else d
+        c.has_gradient(c.begin, c.graph.identity(ds[0]))
         c.graph.validate()
 
     def run(self, device, precision):
         """The outputs on a device, copied to the host."""
-        plan = self.chain.graph.build(device=device, precision=precision)
+        plan = self.dag.graph.build(device=device, precision=precision)
         arrays = {}
-        for tensor, array in self.chain.arrays.items():
+        for tensor, array in self.dag.arrays.items():
             # Copies keep the strides of arrays whose channels are last.
             last = np.moveaxis(array, 1, -1) if array.ndim > 2 else array
             if last.flags.c_contiguous and array.ndim > 2:
@@ -123,21 +151,23 @@ class Drawn:
 
     def errors(self, out, reference):
         """The greatest error of the outputs, and of the gradients, in parts of 1 and the number."""
-        c, R = self.chain, reference
+        c, R = self.dag, reference
         leaves = {tensor: R.leaf(numbers) for tensor, numbers in c.numbers.items()}
-        inputs = []
+
+        def values(leaves):
+            made = [leaves[c.begin]]
+            for function, sources in zip(c.forwards, c.sources, strict=True):
+                made.append(function(R, *(made[source] for source in sources), leaves))
+            return made
 
         def forward(leaves):
-            x = leaves[c.begin]
-            for function in c.forwards:
-                inputs.append(x)
-                x = function(R, x, leaves)
-            return x
+            return values(leaves)[c.at]
 
-        value = R.value(forward(leaves))
+        made = values(leaves)
+        value = R.value(made[c.at])
         pairs = [(out[self.y], value)]
         for tensor, index, function in c.further:
-            pairs.append((out[tensor], R.value(function(R, inputs[index], leaves))))
+            pairs.append((out[tensor], R.value(function(R, made[c.sources[index][0]], leaves))))
         errors = []
         for got, wanted in pairs:
             got, wanted = got.astype(np.float64), np.reshape(wanted, got.shape)
@@ -157,5 +187,7 @@ class Drawn:
         counts[R.name] += 1
         counts["outputs"] += len(out)
         counts.update(kind.__name__ for kind in self.kinds)
+        reads = Counter(source for sources in c.sources for source in sources)
+        counts["results read twice or more"] += sum(times > 1 for times in reads.values())
         counts.update("8-bit inputs" for tensor in c.arrays if tensor.data_type in EIGHT_BITS)
         return max(errors), gradients
