@@ -29,6 +29,16 @@ SHOWS = {
         "refused:    aten::add: arguments on different devices: 'self' is on npu:1,",
         "refused:    aten::rand isn't supported by backend 'Npu'",
     ],
+    "cudnn_graph.py": [
+        "inferred:  GraphTensor('y', float32, dim=[1, 2, 4, 8], stride=[64, 32, 8, 1])",
+        'refused:   matmul(): graph "attention block", matmul: a (tensor "x", [1, 2, 4, 8]) and b ',
+        "result:    ndarray (1, 2, 4, 8)",
+        "normal:    True 1.000",
+        """not given: plan(): "bias" is missing; 'shift' is no input of the graph""",
+        "prepared:  0 builds",
+        "kept:      True [1, 2, 32, 8]",
+        'drawn:     n0["sdpa<br/>',
+    ],
     "custom_op.py": [
         "schema:      example::running_mean(Tensor x, float weight=0.5) -> Tensor",
         "called:      [2.  1.  4.5]",

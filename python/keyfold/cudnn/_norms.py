@@ -81,7 +81,7 @@ class Norms(GraphBase):
         *,
         compute_data_type: Any = None,
         name: str = "",
-    ) -> tuple[GraphTensor | None, ...]:
+    ) -> tuple[GraphTensor, GraphTensor, GraphTensor, GraphTensor | None, GraphTensor | None]:
         """Normalize the elements of each channel, in training.
 
         `norm_forward_phase` is `training` or `persistent_training`, which asks for kernels that
@@ -110,7 +110,8 @@ class Norms(GraphBase):
             made = self._norm("batchnorm", norm_forward_phase, inputs, outputs, options)
         else:
             raise InvalidValue("batchnorm() is for training: batchnorm_inference is another method")
-        return made if running else (*made, None, None)
+        y, mean, inv_variance, *moved = made
+        return y, mean, inv_variance, moved[0] if running else None, moved[1] if running else None
 
     def batchnorm_inference(
         self,
@@ -144,7 +145,7 @@ class Norms(GraphBase):
         *,
         compute_data_type: Any = None,
         name: str = "",
-    ) -> tuple[GraphTensor | None, ...]:
+    ) -> tuple[GraphTensor, GraphTensor | None, GraphTensor | None]:
         """Normalize the dimensions in which `scale` isn't 1.
 
         Returns:
@@ -164,7 +165,7 @@ class Norms(GraphBase):
         *,
         compute_data_type: Any = None,
         name: str = "",
-    ) -> tuple[GraphTensor | None, ...]:
+    ) -> tuple[GraphTensor, GraphTensor | None, GraphTensor | None]:
         """Normalize the elements of each image's channel; returns what `layernorm` returns."""
         options = (compute_data_type, name)
         return self._forward(
@@ -181,7 +182,7 @@ class Norms(GraphBase):
         *,
         compute_data_type: Any = None,
         name: str = "",
-    ) -> tuple[GraphTensor | None, ...]:
+    ) -> tuple[GraphTensor, GraphTensor | None, GraphTensor | None]:
         """Normalize as `layernorm`, with a scale and bias for each example; returns the same."""
         options = (compute_data_type, name)
         return self._forward(
@@ -199,7 +200,7 @@ class Norms(GraphBase):
         *,
         compute_data_type: Any = None,
         name: str = "",
-    ) -> tuple[GraphTensor | None, ...]:
+    ) -> tuple[GraphTensor, GraphTensor | None, GraphTensor | None]:
         """Normalize each image's groups of channels; returns what `layernorm` returns."""
         options = (compute_data_type, name)
         return self._forward(
@@ -216,13 +217,13 @@ class Norms(GraphBase):
         epsilon: _Number,
         options: Options,
         groups: int | None = None,
-    ) -> tuple[GraphTensor | None, ...]:
+    ) -> tuple[GraphTensor, GraphTensor | None, GraphTensor | None]:
         epsilon_input = scalar(epsilon, f"{method}(): epsilon")
         inputs = {"x": input, "scale": scale, "bias": bias, "epsilon": epsilon_input}
         trains = _trains(method, phase)
         outputs = ["y", "mean", "inv_variance"] if trains else ["y"]
         made = self._norm(method, phase, inputs, outputs, options, groups)
-        return made if trains else (*made, None, None)
+        return (made[0], made[1], made[2]) if trains else (made[0], None, None)
 
     def rmsnorm(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyfold import _core
 from keyfold._errors import InvalidValue
@@ -33,6 +33,10 @@ class Results(dict[GraphTensor, Any]):
     """
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, key: GraphTensor | str | int, /) -> Any: ...
 
     def __missing__(self, key: Any) -> Any:
         return self[found(key, self, "the results have")]
