@@ -1,5 +1,7 @@
 """Arrays of ml_dtypes in plans, and bfloat16 without them."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -136,6 +138,39 @@ def test_a_bfloat16_result_of_numpy_arrays_is_refused_before_the_run():
     given = kf.zeros((2, 3), dtype="bfloat16")
     assert plan({x: array}, out={y: given})[y] is given
     assert given.tolist() == [[2.0] * 3] * 2
+
+
+def exp(g, data_type=None):
+    """A graph with the exponentials of float32, of the data type or of the graph's own."""
+    y = g.exp(g.tensor([2], data_type="float32", name="x")).set_output(True).set_name("y")
+    return g if data_type is None else y.set_data_type(data_type)._graph
+
+
+def of_float32():
+    return kf.cudnn.Graph(io_data_type="float32")
+
+
+def of_bfloat16():
+    return kf.cudnn.Graph(io_data_type="bfloat16")
+
+
+WAYS = {
+    "the graph's": lambda: exp(of_bfloat16()),
+    "the tensor's": lambda: exp(of_float32(), "bfloat16"),
+    "by its short name": lambda: exp(of_float32(), "bf16"),
+    "read": lambda: kf.cudnn.Graph.from_json(exp(of_float32(), kf.bfloat16).to_json()),
+    "of a graph that was read": lambda: exp(kf.cudnn.Graph.from_json(of_bfloat16().to_json())),
+    "copied": lambda: copy.deepcopy(exp(of_bfloat16())),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_bfloat16_result_is_known_before_the_run_however_it_came_to_be(way):
+    g = way()
+    given = np.ones(2, np.float32)
+    for plan in (g.build(), *kf.cudnn.plan_cache.prepare(g, [{"x": [2]}])):
+        with pytest.raises(kf.DTypeError, match=r'^plan\(\): "y" is of bfloat16'):
+            plan({"x": given})
 
 
 def test_a_refused_run_writes_nothing():

@@ -25,6 +25,7 @@ __all__ = [
     "integers",
     "label",
     "matching",
+    "mentions_narrow",
     "number",
     "scalar",
     "sizes",
@@ -61,6 +62,11 @@ def type_name(given: Any) -> str | None:
     text = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     text = text.removeprefix("torch.")
     return text if text in _EIGHT_BITS else str(_core.DType(given))
+
+
+def mentions_narrow(text: str) -> bool:
+    """Whether a text has a name, long or short, of a data type that NumPy has no dtype for."""
+    return any(name in text for name in ("bfloat16", "bf16", "e4m3", "e5m2"))
 
 
 def number(value: Any) -> Any:
@@ -207,6 +213,14 @@ class GraphBase:
 
     _native: _core._CudnnGraph
     _tensors: dict[int, GraphTensor]
+    # Whether a data type was ever given that NumPy has no dtype for: plans of others needn't look.
+    _may_be_narrow = False
+
+    def _type(self, given: Any) -> str | None:
+        """The name of a data type that something in the graph gets."""
+        name = type_name(given)
+        self._may_be_narrow |= mentions_narrow(name or "")
+        return name
 
     def _add(
         self,

@@ -179,7 +179,7 @@ class PlanCache:
         ]
         options = graph._options(device, policy, workspace_limit, precision, tf32)
         plans = _core._cudnn_prepare(graph._native, graph._keys(), listed, options, progress)
-        return [Plan(plan) for plan in plans]
+        return [Plan(plan, graph._may_be_narrow) for plan in plans]
 
     def __repr__(self) -> str:
         return f"PlanCache({len(self)} of {self.capacity[0]} plans)"

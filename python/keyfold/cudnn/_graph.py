@@ -9,7 +9,7 @@ from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
 from keyfold.cudnn._activations import Activations
 from keyfold.cudnn._attention import Attention
-from keyfold.cudnn._base import found, integer, sizes, type_name, word
+from keyfold.cudnn._base import found, integer, mentions_narrow, sizes, word
 from keyfold.cudnn._convolutions import Convolutions
 from keyfold.cudnn._names import GRAPH, missing, refused_by_graph, refused_by_tensor
 from keyfold.cudnn._narrow import bits_of, narrow_name
@@ -57,7 +57,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
         compute_data_type: Any = "float32",
         name: str = "",
     ) -> None:
-        types = map(type_name, (io_data_type, intermediate_data_type, compute_data_type))
+        types = map(self._type, (io_data_type, intermediate_data_type, compute_data_type))
         self._native = _core._CudnnGraph(name, *types)
         self._tensors: dict[int, GraphTensor] = {}
 
@@ -100,7 +100,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
         made = self._native.tensor(
             sizes(dim, "tensor(): dim"),
             None if stride is None else sizes(stride, "tensor(): stride"),
-            type_name(data_type),
+            self._type(data_type),
             name,
             integer(uid, "tensor(): uid"),
             is_virtual,
@@ -139,7 +139,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
             name: its name.
         """
         value = value.item() if hasattr(value, "item") else value
-        return self._own(self._native.scalar(value, type_name(data_type), name))
+        return self._own(self._native.scalar(value, self._type(data_type), name))
 
     def tensor_scalar(self, value: float, scalar_type: Any = None, name: str = "") -> GraphTensor:
         """Add a number that belongs to the graph, as `scalar` does: NVIDIA's name of it.
@@ -219,11 +219,12 @@ class Graph(Activations, Convolutions, Operations, Attention):
             Error: the graph isn't valid, as of `validate`.
         """
         options = self._options(device, policy, workspace_limit, precision, tf32)
-        return Plan(_core._cudnn_build(self._native, self._keys(), options, progress))
+        native = _core._cudnn_build(self._native, self._keys(), options, progress)
+        return Plan(native, self._may_be_narrow)
 
     def _keys(self) -> dict[int, GraphTensor]:
         """The objects of its tensors, by number."""
-        return {tensor.uid: tensor for tensor in self.tensors}
+        return {uid: self._own(uid) for uid in self._native.uids()}
 
     @staticmethod
     def _options(
@@ -262,6 +263,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
         graph = cls.__new__(cls)
         graph._native = _core._CudnnGraph.from_json(text)
         graph._tensors = {}
+        graph._may_be_narrow = mentions_narrow(graph.to_json())
         return graph
 
     def __reduce__(self) -> tuple[Callable[[str], Graph], tuple[str]]:

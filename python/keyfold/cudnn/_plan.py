@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyfold import _core
@@ -67,11 +68,14 @@ class Plan:
         [[-1.0, -1.0], [-1.0, -1.0]]
     """
 
-    __slots__ = ("_narrow", "_native")
+    __slots__ = ("_native", "_run")
 
-    def __init__(self, native: _core.Plan) -> None:
+    def __init__(self, native: _core.Plan, may_be_narrow: bool) -> None:
         self._native = native
-        self._narrow = narrow_tensors(native)
+        narrow = narrow_tensors(native) if may_be_narrow else {}
+        # Plans without narrow tensors, most of them, pay nothing for those.
+        self._run: Callable[[Any, Any], dict[GraphTensor, Any]]
+        self._run = functools.partial(run, native, narrow) if narrow else native
 
     def __call__(self, tensors: Mapping[Any, Any], out: Mapping[Any, Any] | None = None) -> Results:
         """Compute the graph's outputs.
@@ -98,9 +102,7 @@ class Plan:
             BindingError: it isn't a dict, or the arrays are of different libraries.
         """
         try:
-            if self._narrow:
-                return Results(run(self._native, self._narrow, tensors, out))
-            return Results(self._native(tensors, out))
+            return Results(self._run(tensors, out))
         except InvalidValue as error:
             message = self._apart(tensors)
             if message is None:

@@ -90,9 +90,7 @@ class GraphTensor:
         Raises:
             DTypeError: graphs have no such data type.
         """
-        from keyfold.cudnn._base import type_name
-
-        return self._set("data_type", type_name(data_type))
+        return self._set("data_type", self._graph._type(data_type))
 
     def set_dim(self, dim: Sequence[int]) -> GraphTensor:
         """Set its sizes; its strides follow, in the order that they had.
