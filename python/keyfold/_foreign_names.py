@@ -6,12 +6,13 @@ name that is in none gets the nearest name that there is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 
-__all__ = ["attribute_error", "teach_tensor"]
+__all__ = ["attribute_error", "teach", "teach_tensor"]
 
 # The spelling here of a name that the module lacks.
 _MODULE = {
@@ -187,38 +188,50 @@ def attribute_error(name: str, known: list[str], module: str = "keyfold") -> Att
 
 
 class _Foreign:
-    """An attribute that a tensor doesn't have, with advice in its error.
+    """An attribute that a class doesn't have, with advice in its error.
 
-    A descriptor and no `__getattr__` of the class: that would make every attribute of a tensor
+    A descriptor and no `__getattr__` of the class: that would make every attribute of an object
     slower to reach. `hasattr` is False as it was.
     """
 
-    __slots__ = ("_meant", "_name")
+    __slots__ = ("_advice", "_name")
 
-    def __init__(self, name: str, meant: str) -> None:
+    def __init__(self, name: str, advice: str) -> None:
         self._name = name
-        self._meant = meant
+        self._advice = advice
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        return f"Not an attribute; write {self._meant}"
+        return f"Not an attribute; {self._advice}"
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type) -> Any:
+        title = f"{owner.__module__}.{owner.__qualname__}"
         raise AttributeError(
-            f"'keyfold.Tensor' object has no attribute {self._name!r}; write {self._meant}",
-            obj=None,
+            f"{title!r} object has no attribute {self._name!r}; {self._advice}", obj=None
         )
 
 
-def _tensor_dir(tensor: _core.Tensor) -> list[str]:
-    """The attributes that a tensor has."""
-    foreign = {name for name, value in vars(_core.Tensor).items() if isinstance(value, _Foreign)}
-    return [name for name in object.__dir__(tensor) if name not in foreign]
+def _own_dir(instance: object) -> list[str]:
+    """The attributes that an object has."""
+    members = {name: value for cls in type(instance).__mro__ for name, value in vars(cls).items()}
+    return [
+        name for name in object.__dir__(instance) if not isinstance(members.get(name), _Foreign)
+    ]
+
+
+def teach(cls: type, advice: Mapping[str, str]) -> None:
+    """Let the objects of a class answer for attributes that other libraries' have.
+
+    Args:
+        cls: the class; what it has stays.
+        advice: what the error of each name says to do, behind "has no attribute".
+    """
+    for name, text in advice.items():
+        if not hasattr(cls, name):
+            setattr(cls, name, _Foreign(name, text))
+    cls.__dir__ = _own_dir  # type: ignore[method-assign, assignment]
 
 
 def teach_tensor() -> None:
     """Let `keyfold.Tensor` answer for the names that other libraries' arrays have."""
-    for name, meant in _TENSOR.items():
-        if name not in vars(_core.Tensor):
-            setattr(_core.Tensor, name, _Foreign(name, meant))
-    _core.Tensor.__dir__ = _tensor_dir  # type: ignore[method-assign, assignment]
+    teach(_core.Tensor, {name: f"write {meant}" for name, meant in _TENSOR.items()})

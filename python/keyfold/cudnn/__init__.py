@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyfold import _public
+from keyfold import _foreign_names, _public
 from keyfold.cudnn import _names
 from keyfold.cudnn._cache import PlanCache, PlanCacheStats, plan_cache
 from keyfold.cudnn._graph import Graph
@@ -46,7 +46,12 @@ pygraph = Graph  # NVIDIA's frontend's name
 
 _public.adopt(__name__, globals(), __all__)
 
+_foreign_names.teach(Graph, _names.GRAPH)
+_foreign_names.teach(GraphTensor, _names.TENSOR)
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        raise _names.missing("module 'keyfold.cudnn'", name, _names.MODULE)
+        advice = _names.MODULE.get(name)
+        text = f"module 'keyfold.cudnn' has no attribute {name!r}"
+        raise AttributeError(text if advice is None else f"{text}; {advice}", obj=None)

@@ -142,10 +142,10 @@ def word(given: Any, where: str) -> str:
     Raises:
         BindingError: it isn't a string.
     """
-    given = name_of(given)
-    if not isinstance(given, str):
+    name = given if isinstance(given, str) else name_of(given)
+    if not isinstance(name, str):
         raise BindingError(f"{where} takes a string, not {given!r}")
-    return given.lower()
+    return name.lower()
 
 
 class Scalar(NamedTuple):

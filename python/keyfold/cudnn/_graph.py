@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
@@ -11,7 +11,7 @@ from keyfold.cudnn._activations import Activations
 from keyfold.cudnn._attention import Attention
 from keyfold.cudnn._base import found, integer, mentions_narrow, sizes, word
 from keyfold.cudnn._convolutions import Convolutions
-from keyfold.cudnn._names import GRAPH, missing, refused_by_graph, refused_by_tensor
+from keyfold.cudnn._names import refused_by_graph, refused_by_tensor
 from keyfold.cudnn._narrow import bits_of, narrow_name
 from keyfold.cudnn._operations import Operations
 from keyfold.cudnn._plan import Plan
@@ -175,11 +175,6 @@ class Graph(Activations, Convolutions, Operations, Attention):
             UnknownTensor: no tensor has it, or several have that name.
         """
         return found(key, self.tensors, "the graph has")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing("a keyfold.cudnn.Graph", name, GRAPH, self)
 
     def __iter__(self) -> Iterator[GraphTensor]:
         return iter(self.tensors)

@@ -6,7 +6,7 @@ The frontend's own enumerations do, too, wherever a name does: `name_of` reads t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from keyfold._errors import BindingError
@@ -17,7 +17,6 @@ __all__ = [
     "TENSOR",
     "data_type",
     "diagonal_alignment",
-    "missing",
     "name_of",
     "norm_forward_phase",
     "reduction_mode",
@@ -190,15 +189,6 @@ MODULE = {
     "get_last_error_string": "errors are exceptions, which say all of it",
     "tensor_reordering": _ORDER,
 }  # fmt: skip
-
-
-def missing(there: str, name: str, advice: Mapping[str, str], owner: Any = None) -> AttributeError:
-    """The error for a name that isn't there, with what to write if NVIDIA's frontend has it."""
-    text = f"{there} has no attribute {name!r}"
-    if name in advice:
-        return AttributeError(f"{text}: {advice[name]}", obj=None)
-    # CPython suggests the nearest name of the owner.
-    return AttributeError(text, name=name, obj=owner)
 
 
 def _refuses(**advice: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

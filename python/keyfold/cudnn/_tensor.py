@@ -6,8 +6,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keyfold.cudnn._names import TENSOR, missing
-
 if TYPE_CHECKING:
     from keyfold.cudnn._base import GraphBase
 
@@ -170,11 +168,6 @@ class GraphTensor:
     def get_is_pass_by_value(self) -> bool:
         """Return whether it is one number, as the property `is_pass_by_value`."""
         return self.is_pass_by_value
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing("a keyfold.cudnn.GraphTensor", name, TENSOR, self)
 
     def __repr__(self) -> str:
         name, data_type, dim, stride, _, virtual, _, value = self._read()
