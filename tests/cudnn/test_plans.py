@@ -75,6 +75,8 @@ def test_a_name_that_two_tensors_have_is_no_key():
     out = g.build()(arrays)
     with pytest.raises(kf.UnknownTensor, match=rf"2 tensors 'y', #{y.uid}, #{z.uid}: "):
         out["y"]
+    with pytest.raises(kf.UnknownTensor, match="2 tensors 'y'"):
+        out.get("y")
     np.testing.assert_array_equal(out[z], -out[y.uid])
     with pytest.raises(kf.UnknownTensor, match="the graph has 2 tensors 'y'"):
         g["y"]

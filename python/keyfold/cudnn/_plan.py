@@ -43,14 +43,15 @@ class Results(dict[GraphTensor, Any]):
         return self[found(key, self, "the results have")]
 
     def __contains__(self, key: object) -> bool:
-        return self.get(key, self) is not self
+        return bool(matching(key, self))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the array of a tensor, a number or a name, or the default where there is none."""
-        try:
-            return self[key]
-        except InvalidValue:
-            return default
+        """Return the array of a tensor, a number or a name, or the default where there is none.
+
+        Raises:
+            UnknownTensor: several outputs have the name.
+        """
+        return self[key] if matching(key, self) else default
 
 
 class Plan:
@@ -103,11 +104,11 @@ class Plan:
         """
         try:
             return Results(self._run(tensors, out))
-        except InvalidValue as error:
+        except InvalidValue:
             message = self._apart(tensors)
             if message is None:
                 raise
-            raise InvalidValue(message) from error
+            raise InvalidValue(message) from None
 
     def _apart(self, given: Any) -> str | None:
         """How a call's keys differ from the inputs; None where they don't, or where it isn't that.
