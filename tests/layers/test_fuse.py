@@ -182,12 +182,26 @@ def test_control_flow_that_depends_on_elements_runs_as_it_is():
     )
 
 
+def copied(x, numbers):
+    target = kf.asarray(numbers)
+    target[...] = x
+    return target
+
+
+def test_objects_that_are_no_arrays_are_made_by_each_call():
+    fused = kf.fuse(lambda x: (x + 1.0, (item for item in "ab")))
+    x = kf.asarray([1.0])
+    assert [list(fused(x)[1]) for _ in range(2)] == [["a", "b"]] * 2
+    assert fused.explain().splitlines()[1] == "not recorded: a result is a generator"
+
+
 @pytest.mark.parametrize(
     ("f", "reason"),
     [
         (lambda x: x[x > 0.0], "its result's shape can't be inferred"),
         (lambda x: np.asarray(x) + 1.0, "it reads elements"),
         (lambda x: (str(x), x)[1] * 2.0, "it reads elements"),
+        (lambda x: copied(x, [1.0, 2.0]), "it writes to memory that isn't pending"),
         (lambda x: kf.flush() or x * 2.0, None),
     ],
 )

@@ -87,7 +87,9 @@ fn writes_to_inputs_are_made() {
     };
     let recording = record(&[numbers(2), numbers(2)], program).unwrap();
     let (x, y) = (numbers(2), numbers(2));
+    let before = x.version();
     let found = recording.replay(&[x.clone(), y.clone()]).unwrap();
+    assert!(x.version() > before);
     assert_eq!((values(&x), values(&found[0])), (vec![3.0, 3.0], vec![2.0, 2.5]));
     assert!(recording.mixes(&[x.clone(), x.clone()]) && !recording.mixes(&[x, y]));
 }

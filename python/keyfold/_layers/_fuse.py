@@ -14,6 +14,7 @@ from keyfold import _core
 from keyfold._errors import InvalidValue
 from keyfold._layers._pipeline import pipeline
 from keyfold._trace._structure import Spec, put_together, take_apart
+from keyfold._trace._structure import leaves as leaves_of
 
 __all__ = ["fuse"]
 
@@ -24,6 +25,11 @@ R = TypeVar("R")
 _MAX_FUNCTIONS = 64
 # The most forms of arguments that are remembered as not recordable.
 _MAX_REFUSED = 256
+
+# Results besides arrays: each call gives the recorded one.
+_CONSTANTS = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, _core.dtype, _core.device}
+)
 
 Watched = tuple[Any, str, Any]
 
@@ -77,6 +83,10 @@ def _key(spec: Spec) -> Any:
     if "dict" in spec:
         return ("dict", *((key, _key(item)) for key, item in spec["dict"]))
     return None
+
+
+def _statics(spec: Spec) -> Iterator[Any]:
+    return (leaf["static"] for leaf in leaves_of(spec) if "static" in leaf)
 
 
 class _Recorded:
@@ -209,6 +219,9 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
             tensors = [output for _, output in outputs]
             if not all(isinstance(output, _core.Tensor) for output in tensors):
                 return self._refuse(form, "a result is another library's array")
+            other = next((leaf for leaf in _statics(arranged) if type(leaf) not in _CONSTANTS), None)
+            if other is not None:
+                return self._refuse(form, f"a result is a {type(other).__name__}")
             if any(output.requires_grad for output in tensors):
                 return self._refuse(form, "a result requires gradients")
             del result

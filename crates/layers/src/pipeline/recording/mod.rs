@@ -187,6 +187,11 @@ impl Recording {
         let args = step.args.iter().map(|arg| arg.value(memories)).collect::<Result<Vec<_>>>()?;
         let told = |error| self.told_of(operation, error);
         let result = operation.call(&args).map_err(told)?;
+        for at in &operation.written {
+            if let Some(Value::Tensor(written)) = args.get(*at) {
+                written.note_write();
+            }
+        }
         // A result may be what keeps an argument's memory shared.
         drop(args);
         let items = operation.items(result).map_err(told)?;
