@@ -1,4 +1,4 @@
-"""The demo's convolutional network, trained by keyfold in three ways, and by PyTorch where installed.
+"""The demo's convolutional network, trained by keyfold in three ways, and by PyTorch.
 
     make bench
     scripts/run.sh benches/bench_demo.py [--seeds N] [--epochs N] [--threads N] [--json FILE]
@@ -6,9 +6,11 @@
 All train the network of `keyfold demo` in float32 on the same threads: from the same parameters,
 on the same images in the same batches, with fused steps of Adam and running averages of the
 parameters. keyfold does it as the demo does, with each step in a pipeline, and with the loss and
-its gradients as a function of `kf.fuse`; the losses of all three have to be equal, bit for bit. Each seed has another split of the images, start and order. The libraries take turns,
-epoch by epoch; a time is the sum of a seed's epochs, without the making of the parameters and
-without the test. Before anything is timed the first losses of both are compared.
+its gradients as a function of `kf.fuse`; the first losses of all three have to be equal, bit for
+bit. PyTorch takes part where it is installed. Each seed has another split of the images, start and
+order. The libraries take turns, epoch by epoch; a time is the sum of a seed's epochs, without the
+making of the parameters and without the test. Before anything is timed the first losses are
+compared.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from keyfold import _core
 from keyfold._errors import InvalidValue
 from keyfold._layers._pipeline import pipeline
 from keyfold._trace._structure import Spec, put_together, take_apart
-from keyfold._trace._structure import leaves as leaves_of
 
 __all__ = ["fuse"]
 
@@ -28,7 +27,7 @@ _MAX_REFUSED = 256
 
 # Results besides arrays: each call gives the recorded one.
 _CONSTANTS = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, _core.dtype, _core.device}
+    {type(None), bool, int, float, complex, str, bytes, _core.DType, _core.Device}
 )
 
 Watched = tuple[Any, str, Any]
@@ -44,14 +43,15 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _watched(f: Any) -> list[Watched]:
     """What a function reads besides its arguments: (holder, name, value) of globals and cells."""
     found: list[Watched] = []
-    functions, seen = [f], set()
+    functions, seen = [f], set[Any]()
     while functions and len(seen) < _MAX_FUNCTIONS:
         function = functions.pop()
         function = getattr(function, "__func__", function)
         if not isinstance(function, types.FunctionType) or function in seen:
             continue
         seen.add(function)
-        names, read = function.__globals__, []
+        names = function.__globals__
+        read: list[Watched] = []
         for name in dict.fromkeys(_names(function.__code__)):
             if name in names:
                 read.append((names, name, names[name]))
@@ -86,7 +86,12 @@ def _key(spec: Spec) -> Any:
 
 
 def _statics(spec: Spec) -> Iterator[Any]:
-    return (leaf["static"] for leaf in leaves_of(spec) if "static" in leaf)
+    if "static" in spec:
+        yield spec["static"]
+    for item in spec.get("tuple") or spec.get("list") or ():
+        yield from _statics(item)
+    for _, item in spec.get("dict", ()):
+        yield from _statics(item)
 
 
 class _Recorded:
@@ -105,20 +110,20 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
     """Record a function's operations once, and compute them as one plan from then on.
 
     The first call with arguments of certain forms (structure, shapes, strides, dtypes, devices, and
-    the values of numbers and other arguments) records the operators that the function calls, without
-    computing anything; the plan computes pointwise operations that read each other's results in one
-    pass over memory. Later calls with such arguments don't run the function's Python code. Results
-    are those of the function, bit for bit.
+    the values of numbers and other arguments) records the operators that the function calls,
+    without computing anything; the plan computes pointwise operations that read each other's
+    results in one pass over memory. Later calls with such arguments don't run the function's Python
+    code. Results are those of the function, bit for bit.
 
     A recording is made anew when a kernel is registered or removed, when a global or enclosing
-    variable that the function reads is another object, and when nobody else holds a tensor any more
-    that it uses besides its arguments. Attributes of objects and items of containers aren't watched:
-    give what changes as an argument. Arrays besides the arguments are read at each call.
+    variable that the function reads is another object, and when nobody else holds a tensor any
+    more that it uses besides its arguments. Attributes of objects and items of containers aren't
+    watched: give what changes as an argument. Arrays besides the arguments are read at each call.
 
-    Where a layer is at work, as for gradients, `vmap`, autocast or a profile, the function runs in a
-    `pipeline` each time; inside a pipeline or a trace it is called as it is. A function that can't be
-    recorded, since it reads elements, prints them, branches on them or writes to memory that it
-    wasn't given, runs as it is; `explain()` says so.
+    Where a layer is at work, as for gradients, `vmap`, autocast or a profile, the function runs in
+    a `pipeline` each time; inside a pipeline or a trace it is called as it is. A function that
+    can't be recorded, since it reads elements, branches on them, writes to memory that it wasn't
+    given or returns objects other than arrays and numbers, runs as it is; `explain()` says so.
 
     Args:
         f: the function. Its arguments and results are arrays (keyfold's or NumPy's) and other
@@ -165,7 +170,7 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
                 outputs = one.recording.replay(args)
                 if outputs is not None:
                     self._counts["replayed"] += 1
-                    return one.results(outputs)
+                    return cast(R, one.results(outputs))
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -181,17 +186,17 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
                 outputs = one.recording.replay(leaves)
                 if outputs is not None:
                     self._counts["replayed"] += 1
-                    return one.results(outputs)
+                    return cast(R, one.results(outputs))
             form = (key, *map(_form, leaves))
             if form not in self._refused:
-                made = self._record(spec, leaves, form)
-                if made is not None:
-                    outputs = made.recording.replay(leaves)
-                    if outputs is not None:
-                        self._keep(key, made)
-                        self._counts["recorded"] += 1
-                        self._counts["replayed"] += 1
-                        return made.results(outputs)
+                made = self._record(spec, leaves)
+                if isinstance(made, str):
+                    self._refuse(form, made)
+                elif (outputs := made.recording.replay(leaves)) is not None:
+                    self._keep(key, made)
+                    self._counts["recorded"] += 1
+                    self._counts["replayed"] += 1
+                    return cast(R, made.results(outputs))
         elif mode == "pipeline":
             self._counts["in_pipeline"] += 1
             with pipeline():
@@ -199,8 +204,8 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         self._counts["eager"] += 1
         return self._f(*args, **kwargs)
 
-    def _record(self, spec: Spec, leaves: tuple[Any, ...], form: Any) -> _Recorded | None:
-        """Record the function; None if it can't be recorded."""
+    def _record(self, spec: Spec, leaves: tuple[Any, ...]) -> _Recorded | str:
+        """Record the function; the reason if it can't be recorded."""
         recorder = _core._Recorder()
         outputs: list[tuple[str, Any]] = []
         watched = _watched(self._f)
@@ -218,17 +223,19 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
             arranged = take_apart(result, "", outputs, _is_array, "output")
             tensors = [output for _, output in outputs]
             if not all(isinstance(output, _core.Tensor) for output in tensors):
-                return self._refuse(form, "a result is another library's array")
-            other = next((leaf for leaf in _statics(arranged) if type(leaf) not in _CONSTANTS), None)
+                return "a result is another library's array"
+            other = next(
+                (leaf for leaf in _statics(arranged) if type(leaf) not in _CONSTANTS), None
+            )
             if other is not None:
-                return self._refuse(form, f"a result is a {type(other).__name__}")
+                return f"a result is a {type(other).__name__}"
             if any(output.requires_grad for output in tensors):
-                return self._refuse(form, "a result requires gradients")
+                return "a result requires gradients"
             del result
             recording = recorder.finish(leaves, placeholders, tensors, watched)
         except Exception as error:
             # A call without the recording raises the function's own errors.
-            return self._refuse(form, recorder.refused() or f"it raised {type(error).__name__}")
+            return recorder.refused() or f"it raised {type(error).__name__}"
         return _Recorded(recording, arranged)
 
     def _refuse(self, form: Any, reason: str) -> None:
