@@ -210,9 +210,8 @@ pub(crate) fn executed() -> Vec<Case> {
         let (operator, given) = (dispatcher().operator(name).unwrap(), tensors.clone());
         let arguments = count as usize - 1;
         cases.push(case(name, move || {
-            let args: [ValueRef<'_>; 3] = [(&given[0]).into(), (&given[2]).into(), 1.0.into()];
-            let few = if name == "aten::add" { 3 } else { arguments };
-            operator.call(&args[..few]).unwrap()
+            let args: [ValueRef<'_>; 2] = [(&given[0]).into(), (&given[2]).into()];
+            operator.call(&args[..arguments]).unwrap()
         }));
         cases.push(case(format!("{name} as a graph"), move || {
             let given: [_; 3] = std::array::from_fn(|i| (i as i64 + 1, &tensors[i]));
