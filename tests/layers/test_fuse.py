@@ -1,6 +1,8 @@
 """`kf.fuse`: a function is recorded once for forms of arguments, and computed without its calls."""
 
+import asyncio
 import collections
+import functools
 import threading
 
 import numpy as np
@@ -319,6 +321,170 @@ def test_threads_share_recordings():
         thread.join()
     assert wrong == []
     assert fused.stats()["eager"] == 0
+
+
+def test_the_newest_recording_stays_whatever_the_structure_of_its_arguments():
+    fused = kf.fuse(gelu, recordings=1)
+    x = numbers(3)
+    fused(x=x)
+    for _ in range(3):
+        fused(x)
+    assert fused.stats()["recorded"] == 2
+    fused(x=x)
+    assert fused.stats()["recorded"] == 3
+    assert fused.explain().startswith("1 recording, 5 replays")
+
+
+SCALE = 2.0
+
+
+def scaled(x):
+    return x * SCALE
+
+
+class Scaled:
+    def __call__(self, x):
+        return x * SCALE
+
+    def method(self, x):
+        return x * SCALE
+
+    @staticmethod
+    def static(x):
+        return x * SCALE
+
+
+class Holder:
+    @kf.fuse
+    def method(self, x):
+        return self.other(x) + 1.0
+
+    def other(self, x):
+        return x * SCALE
+
+
+scaled_fused = kf.fuse(scaled)
+scaled_object = Scaled()
+
+
+@pytest.mark.parametrize(
+    "fused",
+    [
+        kf.fuse(lambda x: scaled(x) + 1.0),
+        kf.fuse(lambda x: scaled_fused(x) + 1.0),
+        kf.fuse(lambda x: scaled_object(x) + 1.0),
+        kf.fuse(lambda x: scaled_object.method(x) + 1.0),
+        kf.fuse(lambda x: Scaled.static(x) + 1.0),
+        kf.fuse(functools.partial(lambda one, x: x * SCALE + one, 1.0)),
+        Holder().method,
+    ],
+)
+def test_globals_that_called_functions_read_are_watched(fused):
+    global SCALE
+    x = kf.asarray([1.0, 2.0])
+    try:
+        assert fused(x).tolist() == [3.0, 5.0]
+        SCALE = 3.0
+        assert fused(x).tolist() == [4.0, 7.0]
+    finally:
+        SCALE = 2.0
+
+
+class State:
+    def __init__(self):
+        self.total = kf.zeros(2)
+
+    def add(self, x):
+        self.total = self.total + x
+        return self.total * 1.0
+
+
+TOTAL = kf.zeros(2)
+
+
+def add_to_global(x):
+    global TOTAL
+    TOTAL = TOTAL + x
+    return TOTAL * 1.0
+
+
+def adder_to_variable():
+    total = kf.zeros(2)
+
+    def add(x):
+        nonlocal total
+        total = total + x
+        return total * 1.0
+
+    return add
+
+
+def adder_to_object():
+    state = State()
+    return lambda x: state.add(x)
+
+
+@pytest.mark.parametrize(
+    ("f", "reason"),
+    [
+        (add_to_global, "it assigns the variable TOTAL, which isn't its own"),
+        (adder_to_variable(), "it assigns the variable total, which isn't its own"),
+        (State().add, "it assigns an attribute, total"),
+        (adder_to_object(), "it assigns an attribute, total"),
+    ],
+)
+def test_a_function_that_keeps_a_state_runs_as_it_is(f, reason):
+    fused = kf.fuse(f)
+    x = kf.asarray([1.0, 2.0])
+    assert [fused(x).tolist() for _ in range(3)] == [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
+    assert fused.explain().splitlines()[1] == f"not recorded: {reason}"
+
+
+def test_changes_of_lists_and_dicts_among_the_arguments_are_made():
+    def f(x, kept):
+        kept["y"] = [x * 2.0]
+        return kept["y"][0] + 1.0
+
+    fused = kf.fuse(f)
+    for _ in range(2):
+        kept = {}
+        assert fused(kf.asarray([1.0]), kept).tolist() == [3.0]
+        assert kept["y"][0].tolist() == [2.0]
+    assert "it changes a list or dict among its arguments" in fused.explain()
+
+
+def test_gradients_that_backward_keeps_and_seeds_are_those_of_each_call():
+    weight = numbers(3)
+    weight.requires_grad_()
+    x = numbers(3)
+
+    def step(x):
+        kf.sum(kf.tanh(x) * weight).backward()
+        return x * 1.0
+
+    fused = kf.fuse(step)
+    for _ in range(2):
+        weight.grad = None
+        fused(x)
+        assert same(weight.grad, kf.tanh(x))
+    assert fused.explain().splitlines()[1] == "not recorded: it calls backward"
+
+    @kf.fuse
+    def seeded(x):
+        kf.manual_seed(1)
+        return x + kf.rand(3, dtype="float64")
+
+    assert same(seeded(x), seeded(x))
+
+
+def test_a_coroutine_function_is_called_as_it_is():
+    @kf.fuse
+    async def double(x):
+        return x * 2.0
+
+    x = kf.asarray([1.0])
+    assert [asyncio.run(double(x)).tolist() for _ in range(2)] == [[2.0]] * 2
+    assert "it is a coroutine function" in double.explain()
 
 
 def test_results_do_not_share_memory_with_later_ones():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
+import sys
+import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -30,44 +33,111 @@ _CONSTANTS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, _core.DType, _core.Device}
 )
 
+# Methods and functions whose effect a recording wouldn't have, by name.
+_EFFECTS = {"backward", "manual_seed", "requires_grad_", "set_rng_state", "set_state"}
+
+# Libraries that don't read what a user assigns; their functions aren't looked into.
+_LIBRARIES = sys.stdlib_module_names | {"keyfold", "numpy"}
+
 Watched = tuple[Any, str, Any]
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
 
 
-def _watched(f: Any) -> list[Watched]:
-    """What a function reads besides its arguments: (holder, name, value) of globals and cells."""
+def _effect(function: types.FunctionType) -> str | None:
+    """The reason why a function has an effect besides its results; None if none is seen."""
+    enclosing = function.__code__.co_freevars
+    for code in _codes(function.__code__):
+        for one in dis.get_instructions(code):
+            kind, _, place = one.opname.partition("_")
+            if kind not in ("STORE", "DELETE"):
+                continue
+            if place == "GLOBAL" or (place == "DEREF" and one.argval in enclosing):
+                return f"it assigns the variable {one.argval}, which isn't its own"
+            if place == "ATTR":
+                return f"it assigns an attribute, {one.argval}"
+        for name in code.co_names:
+            if name in _EFFECTS:
+                return f"it calls {name}"
+    return None
+
+
+def _watched(f: Any, arguments: Iterable[Any]) -> tuple[list[Watched], str | None]:
+    """What a function reads besides its arguments: (holder, name, value) of globals and cells.
+
+    The functions that it calls are looked into: those that it knows by name, and methods of what it
+    reads and of its arguments. The second result is the reason why it can't be recorded, if it has
+    an effect.
+    """
     found: list[Watched] = []
-    functions, seen = [f], set[Any]()
-    while functions and len(seen) < _MAX_FUNCTIONS:
-        function = functions.pop()
-        function = getattr(function, "__func__", function)
-        if not isinstance(function, types.FunctionType) or function in seen:
+    called, seen = [f], set[Any]()
+    while called:
+        function = _function(called.pop())
+        if function is None or function in seen:
             continue
+        if len(seen) == _MAX_FUNCTIONS:
+            return found, f"it calls more than {_MAX_FUNCTIONS} functions"
         seen.add(function)
-        names = function.__globals__
-        read: list[Watched] = []
-        for name in dict.fromkeys(_names(function.__code__)):
-            if name in names:
-                read.append((names, name, names[name]))
+        if (effect := _effect(function)) is not None:
+            return found, effect
+        variables = function.__globals__
+        names = dict.fromkeys(n for code in _codes(function.__code__) for n in code.co_names)
+        read: list[Watched] = [(variables, n, variables[n]) for n in names if n in variables]
         for cell in function.__closure__ or ():
             try:
                 read.append((cell, "cell_contents", cell.cell_contents))
             except ValueError:  # it is empty yet
                 continue
         found += read
-        called = (value for _, _, value in read)
-        functions += [value for value in called if not _is_keyfolds(value)]
-    return found
+        for value in [*(value for _, _, value in read), *arguments]:
+            if not _is_of_a_library(value):
+                called.append(value)
+                called += _methods(value, names)
+    return found, None
 
 
-def _is_keyfolds(value: Any) -> bool:
-    return (getattr(value, "__module__", None) or "").partition(".")[0] == "keyfold"
+def _function(value: Any) -> types.FunctionType | None:
+    """The Python function that a call of an object runs, as far as that is known."""
+    while not isinstance(value, types.FunctionType):
+        if isinstance(value, fuse):
+            value = value._f
+        elif isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, types.MethodType):
+            value = value.__func__
+        elif isinstance(value, type):
+            return None
+        else:
+            own = getattr(type(value), "__call__", None)  # noqa: B004 - its value, not a test
+            if not isinstance(own, types.FunctionType | fuse):
+                return None
+            value = own
+    return value
+
+
+def _methods(value: Any, names: Iterable[str]) -> Iterator[Any]:
+    """The methods of an object, and the functions of a module, that have one of the names."""
+    holder = value if isinstance(value, type | types.ModuleType) else type(value)
+    for name in names:
+        own = inspect.getattr_static(holder, name, None)
+        if isinstance(own, staticmethod | classmethod):
+            own = own.__func__
+        if isinstance(own, types.FunctionType | fuse) and not _is_of_a_library(own):
+            yield own
+
+
+def _is_of_a_library(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):
+        name = value.__name__
+    else:
+        is_named = isinstance(value, type | types.FunctionType | fuse)
+        name = str((value if is_named else type(value)).__module__)
+    return name.partition(".")[0] in _LIBRARIES and name != "builtins"
 
 
 def _is_array(leaf: Any) -> bool:
@@ -94,11 +164,20 @@ def _statics(spec: Spec) -> Iterator[Any]:
         yield from _statics(item)
 
 
+def _is_as_given(tree: Any, spec: Spec, given: list[Any]) -> bool:
+    """Whether arguments still have the structure and the objects that were put together."""
+    found: list[tuple[str, Any]] = []
+    now = take_apart(tree, "", found, lambda leaf: not _is_tree(leaf), "input")
+    same = len(found) == len(given) and _key(now) == _key(spec)
+    return same and all(one is leaf for (_, one), leaf in zip(found, given, strict=True))
+
+
 class _Recorded:
     """A recording, and how its results are arranged."""
 
     def __init__(self, recording: _core._Recording, result: Spec) -> None:
         self.recording = recording
+        self.key: Any = None
         self.result = result
         self.is_one = "output" in result
 
@@ -118,17 +197,23 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
     A recording is made anew when a kernel is registered or removed, when a global or enclosing
     variable that the function reads is another object, and when nobody else holds a tensor any
     more that it uses besides its arguments. Attributes of objects and items of containers aren't
-    watched: give what changes as an argument. Arrays besides the arguments are read at each call.
+    watched: give what changes as an argument. keyfold's operators read arrays besides the arguments
+    at each call; what is computed otherwise, as by NumPy or Python, stays as it was recorded.
+
+    While the function is recorded, NumPy arrays among its arguments are `keyfold.Tensor`s, so that
+    `x ** 2` is keyfold's power. Results are NumPy arrays if all arrays among the arguments are.
 
     Where a layer is at work, as for gradients, `vmap`, autocast or a profile, the function runs in
     a `pipeline` each time; inside a pipeline or a trace it is called as it is. A function that
     can't be recorded, since it reads elements, branches on them, writes to memory that it wasn't
-    given or returns objects other than arrays and numbers, runs as it is; `explain()` says so.
+    given, assigns attributes, globals or enclosing variables, changes a list or dict that it was
+    given, or returns objects other than arrays and numbers, runs as it is; `explain()` says so.
 
     Args:
         f: the function. Its arguments and results are arrays (keyfold's or NumPy's) and other
             objects, also in lists, tuples and dicts.
-        recordings: the most recordings that are kept, the latest ones.
+        recordings: the most recordings that are kept, the latest ones. A recording keeps alive the
+            arguments that aren't arrays, as a method's object.
 
     Raises:
         InvalidValue: `recordings` is 0.
@@ -154,8 +239,11 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         functools.update_wrapper(self, f)
         self._f = f
         self._capacity = recordings
-        self._recorded: dict[Any, list[_Recorded]] = {}
-        self._plain: list[_Recorded] = self._recorded.setdefault(None, [])
+        self._lock = threading.Lock()
+        # All recordings, the oldest first; by the structure of arguments; for plain arrays.
+        self._kept: list[_Recorded] = []
+        self._recorded: dict[Any, tuple[_Recorded, ...]] = {}
+        self._plain: tuple[_Recorded, ...] = ()
         self._refused: dict[Any, str] = {}
         self._counts = {"recorded": 0, "replayed": 0, "in_pipeline": 0, "eager": 0}
 
@@ -181,7 +269,7 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         key = None if is_plain else _key(spec)
         mode = _core._fuse_mode(list(leaves))
         if mode == "replay":
-            known = self._recorded.get(key, [])
+            known = self._recorded.get(key, ())
             for one in () if is_plain else known:
                 outputs = one.recording.replay(leaves)
                 if outputs is not None:
@@ -208,7 +296,11 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         """Record the function; the reason if it can't be recorded."""
         recorder = _core._Recorder()
         outputs: list[tuple[str, Any]] = []
-        watched = _watched(self._f)
+        watched, effect = _watched(self._f, [*leaves, getattr(self._f, "__self__", None)])
+        if effect is not None:
+            return effect
+        if inspect.iscoroutinefunction(self._f):
+            return "it is a coroutine function"
         placeholders: list[_core.Tensor] = []
         try:
             given = []
@@ -220,6 +312,8 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
             args, kwargs = put_together(spec, "input", given)
             with recorder.guard():
                 result = self._f(*args, **kwargs)
+            if not _is_as_given((args, kwargs), spec, given):
+                return "it changes a list or dict among its arguments"
             arranged = take_apart(result, "", outputs, _is_array, "output")
             tensors = [output for _, output in outputs]
             if not all(isinstance(output, _core.Tensor) for output in tensors):
@@ -245,11 +339,15 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
 
     def _keep(self, key: Any, made: _Recorded) -> None:
         """Add a recording, and drop those that aren't current, and the oldest above the limit."""
-        for group in self._recorded.values():
-            group[:] = [one for one in group if one.recording.is_current()]
-        self._recorded.setdefault(key, []).append(made)
-        while sum(map(len, self._recorded.values())) > self._capacity:
-            next(group for group in self._recorded.values() if group).pop(0)
+        with self._lock:
+            kept = [one for one in self._kept if one.recording.is_current()]
+            self._kept = [*kept, made][-self._capacity :]
+            made.key = key
+            # Other threads may go through the lists: they are replaced, not changed.
+            groups: dict[Any, tuple[_Recorded, ...]] = {}
+            for one in self._kept:
+                groups[one.key] = (*groups.get(one.key, ()), one)
+            self._recorded, self._plain = groups, groups.get(None, ())
 
     def stats(self) -> dict[str, int]:
         """Count the calls.
@@ -263,7 +361,7 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
 
     def explain(self) -> str:
         """Say what was recorded, and why calls weren't."""
-        recordings = [one for group in self._recorded.values() for one in group]
+        recordings = self._kept
         s = "" if len(recordings) == 1 else "s"
         lines = [f"{len(recordings)} recording{s}, {self._counts['replayed']} replays"]
         for one in recordings:
@@ -276,9 +374,9 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
 
     def clear(self) -> None:
         """Drop all recordings, and what is known of calls that can't be recorded."""
-        for group in self._recorded.values():
-            group.clear()
-        self._refused.clear()
+        with self._lock:
+            self._kept, self._recorded, self._plain = [], {}, ()
+            self._refused.clear()
 
     def __repr__(self) -> str:
         name = getattr(self._f, "__qualname__", repr(self._f))
