@@ -2,7 +2,9 @@
 
 import asyncio
 import collections
+import copy
 import functools
+import pickle
 import threading
 
 import numpy as np
@@ -367,6 +369,14 @@ scaled_fused = kf.fuse(scaled)
 scaled_object = Scaled()
 
 
+@kf.fuse
+def scaled_pickled(x):
+    return x * SCALE
+
+
+scaled_gradient = kf.value_and_grad(lambda x: kf.sum(x * SCALE))
+
+
 @pytest.mark.parametrize(
     "fused",
     [
@@ -377,6 +387,8 @@ scaled_object = Scaled()
         kf.fuse(lambda x: Scaled.static(x) + 1.0),
         kf.fuse(functools.partial(lambda one, x: x * SCALE + one, 1.0)),
         Holder().method,
+        kf.fuse(lambda x: scaled(x) + scaled_gradient(x)[1] * 0.0 + 1.0),
+        kf.fuse(lambda x: x * scaled_gradient(x)[1] + 1.0),
     ],
 )
 def test_globals_that_called_functions_read_are_watched(fused):
@@ -475,6 +487,27 @@ def test_gradients_that_backward_keeps_and_seeds_are_those_of_each_call():
         return x + kf.rand(3, dtype="float64")
 
     assert same(seeded(x), seeded(x))
+
+
+def test_a_property_that_counts_runs_as_it_is():
+    class Counter:
+        count = 0
+
+        @property
+        def next(self):
+            self.count += 1
+            return float(self.count)
+
+    counter = Counter()
+    fused = kf.fuse(lambda x: x * counter.next)
+    x = kf.asarray([1.0])
+    assert [fused(x).tolist() for _ in range(3)] == [[1.0], [2.0], [3.0]]
+
+
+def test_copies_and_pickles_are_those_of_a_function():
+    scaled_fused(kf.asarray([1.0]))
+    assert pickle.loads(pickle.dumps(scaled_pickled)) is scaled_pickled
+    assert copy.deepcopy([scaled_fused])[0] is scaled_fused
 
 
 def test_a_coroutine_function_is_called_as_it_is():

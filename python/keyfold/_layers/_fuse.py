@@ -94,7 +94,8 @@ def _watched(f: Any, arguments: Iterable[Any]) -> tuple[list[Watched], str | Non
             except ValueError:  # it is empty yet
                 continue
         found += read
-        for value in [*(value for _, _, value in read), *arguments]:
+        inner = getattr(function, "__wrapped__", None)
+        for value in [*(value for _, _, value in read), *arguments, inner]:
             if not _is_of_a_library(value):
                 called.append(value)
                 called += _methods(value, names)
@@ -121,12 +122,14 @@ def _function(value: Any) -> types.FunctionType | None:
 
 
 def _methods(value: Any, names: Iterable[str]) -> Iterator[Any]:
-    """The methods of an object, and the functions of a module, that have one of the names."""
+    """The methods and properties of an object, and the functions of a module, that have one of the names."""
     holder = value if isinstance(value, type | types.ModuleType) else type(value)
     for name in names:
         own = inspect.getattr_static(holder, name, None)
         if isinstance(own, staticmethod | classmethod):
             own = own.__func__
+        if isinstance(own, property):
+            own = own.fget
         if isinstance(own, types.FunctionType | fuse) and not _is_of_a_library(own):
             yield own
 
@@ -377,6 +380,10 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         with self._lock:
             self._kept, self._recorded, self._plain = [], {}, ()
             self._refused.clear()
+
+    def __reduce__(self) -> str:
+        """Pickle and copy as functions are: by name, and as the same object."""
+        return getattr(self, "__qualname__", repr(self))
 
     def __repr__(self) -> str:
         name = getattr(self._f, "__qualname__", repr(self._f))
