@@ -80,9 +80,9 @@ STEPS = {
     "reshape": unary(lambda x: x.reshape(-1)),
     "positive ones": unary(lambda x: x[x > 0.0]),
     "split": lambda ts, a, b: list(kf.unstack(ts[a % len(ts)])) if ts[a % len(ts)].ndim else [],
-    "two results": lambda ts, a, b: (
-        [kf.astype(t, "float64") for t in kf.ops.aten.max.dim(ts[a % len(ts)], 0)]
-        if ts[a % len(ts)].ndim and ts[a % len(ts)].shape[0]
+    "several results": lambda ts, a, b: (
+        list(kf.ops.aten.native_layer_norm(x, [x.shape[-1]], None, None, 1e-5))
+        if (x := ts[a % len(ts)]).ndim
         else []
     ),
     "random": lambda ts, a, b: [kf.rand(3, dtype="float64")],
@@ -104,6 +104,10 @@ program = st.lists(
     min_size=1,
     max_size=50,
 )
+
+
+def test_a_step_of_several_results_makes_them():
+    assert len(STEPS["several results"]([kf.ones((2, 3), dtype="float64")], 0, 0)) == 3
 
 
 def run(steps, failing, flush):

@@ -122,7 +122,7 @@ def _function(value: Any) -> types.FunctionType | None:
 
 
 def _methods(value: Any, names: Iterable[str]) -> Iterator[Any]:
-    """The methods and properties of an object, and the functions of a module, that have one of the names."""
+    """The methods and properties of an object, or functions of a module, with one of the names."""
     holder = value if isinstance(value, type | types.ModuleType) else type(value)
     for name in names:
         own = inspect.getattr_static(holder, name, None)
