@@ -436,6 +436,25 @@ def adder_to_object():
     return lambda x: state.add(x)
 
 
+@pytest.mark.parametrize("make", [kf.grad, kf.value_and_grad, kf.vmap, kf.jacrev, kf.hessian])
+def test_what_transforms_return_is_recorded(make):
+    def f(x):
+        return kf.sum(kf.tanh(x) * x)
+
+    transformed, x = make(f), numbers(3, 3)
+    x = x if make is kf.vmap else x[0]
+    fused = kf.fuse(transformed)
+    for _ in range(2):
+        found, expected = fused(x), transformed(x)
+        both = (
+            [(found, expected)]
+            if make is not kf.value_and_grad
+            else zip(found, expected, strict=True)
+        )
+        assert all(same(a, b) for a, b in both)
+    assert fused.stats()["replayed"] == 2
+
+
 @pytest.mark.parametrize(
     ("f", "reason"),
     [
@@ -463,6 +482,44 @@ def test_changes_of_lists_and_dicts_among_the_arguments_are_made():
         assert fused(kf.asarray([1.0]), kept).tolist() == [3.0]
         assert kept["y"][0].tolist() == [2.0]
     assert "it changes a list or dict among its arguments" in fused.explain()
+
+
+class Cache:
+    def __init__(self):
+        self.items = {"total": kf.zeros(1)}
+
+    def add(self, x):
+        self.items["total"] = self.items["total"] + x
+        return self.items["total"] * 1.0
+
+
+def test_a_function_that_keeps_tensors_in_lists_and_dicts_runs_as_it_is():
+    kept, state, cache = [], {"total": kf.zeros(1)}, Cache()
+
+    def keeps(x):
+        kept.append(x + 1.0)
+        return kept[-1] * 2.0
+
+    def adds(x):
+        state["total"] = state["total"] + x
+        return state["total"] * 1.0
+
+    fused = [kf.fuse(keeps), kf.fuse(adds), kf.fuse(cache.add), kf.fuse(lambda x: cache.add(x))]
+    x = kf.asarray([1.0])
+    found = [[f(x).tolist() for f in fused] for _ in range(2)]
+    assert found == [[[4.0], [1.0], [1.0], [2.0]], [[4.0], [2.0], [3.0], [4.0]]]
+    assert [one.tolist() for one in kept] == [[2.0], [2.0]]
+    for f in fused:
+        assert f.explain().splitlines()[1] == "not recorded: it keeps a tensor in a list or dict"
+
+    @kf.fuse
+    def fails(x):
+        kept.append(x)
+        raise kf.InvalidValue("as it should")
+
+    with pytest.raises(kf.InvalidValue, match="as it should"):
+        fails(x)
+    assert [one is x for one in kept] == [False, False, True]
 
 
 def test_gradients_that_backward_keeps_and_seeds_are_those_of_each_call():

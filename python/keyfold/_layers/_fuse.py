@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
-import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from keyfold import _core
 from keyfold._errors import InvalidValue
 from keyfold._layers._pipeline import pipeline
+from keyfold._layers._watched import containers, take_back, watched
 from keyfold._trace._structure import Spec, put_together, take_apart
 
 __all__ = ["fuse"]
@@ -23,8 +22,6 @@ __all__ = ["fuse"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The most functions whose names are watched: the function, and those that it calls.
-_MAX_FUNCTIONS = 64
 # The most forms of arguments that are remembered as not recordable.
 _MAX_REFUSED = 256
 
@@ -32,115 +29,6 @@ _MAX_REFUSED = 256
 _CONSTANTS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, _core.DType, _core.Device}
 )
-
-# Methods and functions whose effect a recording wouldn't have, by name.
-_EFFECTS = {"backward", "manual_seed", "requires_grad_", "set_rng_state", "set_state"}
-
-# Libraries that don't read what a user assigns; their functions aren't looked into.
-_LIBRARIES = sys.stdlib_module_names | {"keyfold", "numpy"}
-
-Watched = tuple[Any, str, Any]
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-def _effect(function: types.FunctionType) -> str | None:
-    """The reason why a function has an effect besides its results; None if none is seen."""
-    enclosing = function.__code__.co_freevars
-    for code in _codes(function.__code__):
-        for one in dis.get_instructions(code):
-            kind, _, place = one.opname.partition("_")
-            if kind not in ("STORE", "DELETE"):
-                continue
-            if place == "GLOBAL" or (place == "DEREF" and one.argval in enclosing):
-                return f"it assigns the variable {one.argval}, which isn't its own"
-            if place == "ATTR":
-                return f"it assigns an attribute, {one.argval}"
-        for name in code.co_names:
-            if name in _EFFECTS:
-                return f"it calls {name}"
-    return None
-
-
-def _watched(f: Any, arguments: Iterable[Any]) -> tuple[list[Watched], str | None]:
-    """What a function reads besides its arguments: (holder, name, value) of globals and cells.
-
-    The functions that it calls are looked into: those that it knows by name, and methods of what it
-    reads and of its arguments. The second result is the reason why it can't be recorded, if it has
-    an effect.
-    """
-    found: list[Watched] = []
-    called, seen = [f], set[Any]()
-    while called:
-        function = _function(called.pop())
-        if function is None or function in seen:
-            continue
-        if len(seen) == _MAX_FUNCTIONS:
-            return found, f"it calls more than {_MAX_FUNCTIONS} functions"
-        seen.add(function)
-        if (effect := _effect(function)) is not None:
-            return found, effect
-        variables = function.__globals__
-        names = dict.fromkeys(n for code in _codes(function.__code__) for n in code.co_names)
-        read: list[Watched] = [(variables, n, variables[n]) for n in names if n in variables]
-        for cell in function.__closure__ or ():
-            try:
-                read.append((cell, "cell_contents", cell.cell_contents))
-            except ValueError:  # it is empty yet
-                continue
-        found += read
-        inner = getattr(function, "__wrapped__", None)
-        for value in [*(value for _, _, value in read), *arguments, inner]:
-            if not _is_of_a_library(value):
-                called.append(value)
-                called += _methods(value, names)
-    return found, None
-
-
-def _function(value: Any) -> types.FunctionType | None:
-    """The Python function that a call of an object runs, as far as that is known."""
-    while not isinstance(value, types.FunctionType):
-        if isinstance(value, fuse):
-            value = value._f
-        elif isinstance(value, functools.partial):
-            value = value.func
-        elif isinstance(value, types.MethodType):
-            value = value.__func__
-        elif isinstance(value, type):
-            return None
-        else:
-            own = getattr(type(value), "__call__", None)  # noqa: B004 - its value, not a test
-            if not isinstance(own, types.FunctionType | fuse):
-                return None
-            value = own
-    return value
-
-
-def _methods(value: Any, names: Iterable[str]) -> Iterator[Any]:
-    """The methods and properties of an object, or functions of a module, with one of the names."""
-    holder = value if isinstance(value, type | types.ModuleType) else type(value)
-    for name in names:
-        own = inspect.getattr_static(holder, name, None)
-        if isinstance(own, staticmethod | classmethod):
-            own = own.__func__
-        if isinstance(own, property):
-            own = own.fget
-        if isinstance(own, types.FunctionType | fuse) and not _is_of_a_library(own):
-            yield own
-
-
-def _is_of_a_library(value: Any) -> bool:
-    if isinstance(value, types.ModuleType):
-        name = value.__name__
-    else:
-        is_named = isinstance(value, type | types.FunctionType | fuse)
-        name = str((value if is_named else type(value)).__module__)
-    return name.partition(".")[0] in _LIBRARIES and name != "builtins"
 
 
 def _is_array(leaf: Any) -> bool:
@@ -210,7 +98,8 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
     a `pipeline` each time; inside a pipeline or a trace it is called as it is. A function that
     can't be recorded, since it reads elements, branches on them, writes to memory that it wasn't
     given, assigns attributes, globals or enclosing variables, changes a list or dict that it was
-    given, or returns objects other than arrays and numbers, runs as it is; `explain()` says so.
+    given, keeps a tensor in another one, or returns objects other than arrays and numbers, runs as
+    it is; `explain()` says so.
 
     Args:
         f: the function. Its arguments and results are arrays (keyfold's or NumPy's) and other
@@ -299,11 +188,14 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         """Record the function; the reason if it can't be recorded."""
         recorder = _core._Recorder()
         outputs: list[tuple[str, Any]] = []
-        watched, effect = _watched(self._f, [*leaves, getattr(self._f, "__self__", None)])
+        arguments = [*leaves, getattr(self._f, "__self__", None)]
+        reads, effect = watched(self._f, arguments)
         if effect is not None:
             return effect
         if inspect.iscoroutinefunction(self._f):
             return "it is a coroutine function"
+        read = [value for _, _, value in reads]
+        before = [(one, one.copy()) for one in containers([*read, *arguments])]
         placeholders: list[_core.Tensor] = []
         try:
             given = []
@@ -315,6 +207,8 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
             args, kwargs = put_together(spec, "input", given)
             with recorder.guard():
                 result = self._f(*args, **kwargs)
+            if take_back(before):
+                return "it keeps a tensor in a list or dict"
             if not _is_as_given((args, kwargs), spec, given):
                 return "it changes a list or dict among its arguments"
             arranged = take_apart(result, "", outputs, _is_array, "output")
@@ -329,9 +223,10 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
             if any(output.requires_grad for output in tensors):
                 return "a result requires gradients"
             del result
-            recording = recorder.finish(leaves, placeholders, tensors, watched)
+            recording = recorder.finish(leaves, placeholders, tensors, reads)
         except Exception as error:
             # A call without the recording raises the function's own errors.
+            take_back(before)
             return recorder.refused() or f"it raised {type(error).__name__}"
         return _Recorded(recording, arranged)
 
