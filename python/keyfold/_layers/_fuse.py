@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import threading
 import types
@@ -167,9 +168,11 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
                 if outputs is not None:
                     self._counts["replayed"] += 1
                     return cast(R, one.results(outputs))
-            form = (key, *map(_form, leaves))
+            form = (key, _core.is_grad_enabled(), *map(_form, leaves))
             if form not in self._refused:
                 made = self._record(spec, leaves)
+                if not isinstance(made, str) and _escapes(made):
+                    made = "it keeps a tensor, or something else does"
                 if isinstance(made, str):
                     self._refuse(form, made)
                 elif (outputs := made.recording.replay(leaves)) is not None:
@@ -287,6 +290,14 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
     @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self._f)
+
+
+def _escapes(made: _Recorded) -> bool:
+    if not made.recording.escapes():
+        return False
+    # Objects that refer to each other may keep it.
+    gc.collect()
+    return made.recording.escapes()
 
 
 def _is_tree(value: Any) -> bool:

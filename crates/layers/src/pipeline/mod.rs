@@ -64,7 +64,7 @@ pub use failure::Failure;
 pub use fusion::BackendKernel;
 pub use host::{Host, ProgramPlace, Site, set_host};
 pub use operation::for_each_tensor;
-pub use recording::Recording;
+pub use recording::{Recording, check_readable, is_recording};
 pub use session::{AtOnce, Ending, Options, Session, Statistics, as_data};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {

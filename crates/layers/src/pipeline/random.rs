@@ -1,6 +1,6 @@
 //! Random numbers: a device's state is read and set after the draws that were recorded before.
 
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use keyfold_core::Result;
 use keyfold_tensor::device::random;
@@ -24,5 +24,10 @@ fn settle() -> Result<()> {
         let sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.iter().filter_map(Weak::upgrade).collect()
     };
-    sessions.iter().try_for_each(|session| session.settle_random())
+    let here = Session::current();
+    // A recorder runs nothing; only the program that it records is refused.
+    let concerns = |session: &&Arc<Session>| {
+        !session.only_records || here.as_ref().is_some_and(|here| Arc::ptr_eq(here, session))
+    };
+    sessions.iter().filter(concerns).try_for_each(|session| session.settle_random())
 }

@@ -13,6 +13,7 @@ use super::fusion::{self, Group, Step};
 use super::host;
 use super::operation::{Operation, Slot, Stopped};
 use super::plan;
+use super::recording;
 use super::session::{Session, State};
 use super::waiting::Use;
 
@@ -120,9 +121,7 @@ impl Session {
     /// Runs the operations that `choose` names, in order.
     fn run(&self, choose: impl Fn(&State) -> Vec<usize>) -> Result<()> {
         if self.only_records {
-            return Err(
-                self.refuse("it reads elements, or asks for a computation, while it is recorded")
-            );
+            return Err(self.refuse(recording::READS));
         }
         let _turn = self.take_turn()?;
         let chosen = {

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use super::failure::Failure;
 use super::operation::{Operation, Slot};
 use super::waiting::{Use, Waiting};
-use super::{random, timer};
+use super::{random, recording, timer};
 
 /// The limits of a pipeline. A recording that reaches one runs what waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,6 +354,9 @@ impl Drop for Session {
     fn drop(&mut self) {
         // Nobody waits any more who could be told otherwise.
         self.give_up();
+        if self.only_records {
+            recording::note_dropped();
+        }
     }
 }
 

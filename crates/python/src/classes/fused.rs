@@ -5,14 +5,16 @@ use std::sync::Arc;
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalKeys};
 use keyfold_layers::pipeline::{self, Recording, Session};
 use keyfold_tensor::Tensor;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::call::{context, results};
 use crate::classes::guards::PyGuard;
 use crate::marshal::arrays::caller::Caller;
 use crate::marshal::arrays::{self, numpy_array};
+use crate::marshal::dtype::PyDevice;
 use crate::marshal::errors::IntoPyResult;
 use crate::marshal::tensor::{self, OF_AN_OBJECT, PyTensor};
 
@@ -34,36 +36,45 @@ enum Mode {
     Eager,
 }
 
-/// Returns an argument as a tensor; `None` for what isn't an array.
+/// Returns an argument as a tensor; `None` for what isn't keyfold's or NumPy's. Arrays of classes derived
+/// from NumPy's have operators of their own.
 fn array<'py>(object: &Any<'py>) -> PyResult<Option<Tensor>> {
-    let is_one = object.is_instance_of::<PyTensor>() || numpy_array::is_array(object);
+    let is_one = object.is_instance_of::<PyTensor>() || numpy_array::is_exact(object);
     match is_one {
         true => Ok(Some(arrays::view(object).py(object.py())?.with_token(OF_AN_OBJECT))),
         false => Ok(None),
     }
 }
 
-/// Returns the keys that the context adds to calls, and whether it removes a key of a backend.
-fn local_keys(py: Python<'_>) -> PyResult<(DispatchKeySet, bool)> {
+/// Returns the keys that the context adds to calls, and those that it removes.
+fn local_keys(py: Python<'_>) -> PyResult<(DispatchKeySet, DispatchKeySet)> {
     let local = context::in_context(py, LocalKeys::current)?;
-    let layers = DispatchKeySet::from([DispatchKey::Autograd]);
-    Ok((local.included(), !(local.excluded() - layers).is_empty()))
+    Ok((local.included(), local.excluded()))
+}
+
+/// Returns whether a context adds no keys, and removes none but that of gradients.
+fn has_no_layers((included, excluded): (DispatchKeySet, DispatchKeySet)) -> bool {
+    included.is_empty() && (excluded - DispatchKeySet::from([DispatchKey::Autograd])).is_empty()
 }
 
 fn mode_of(py: Python<'_>, leaves: &[Any<'_>]) -> PyResult<Mode> {
-    let (included, hidden) = local_keys(py)?;
-    if included.contains(DispatchKey::Pipeline) {
+    let keys = local_keys(py)?;
+    if keys.0.contains(DispatchKey::Pipeline) {
         return Ok(Mode::Here);
     }
-    let mut mode = if included.is_empty() && !hidden { Mode::Replay } else { Mode::Pipeline };
+    let mut mode = if has_no_layers(keys) { Mode::Replay } else { Mode::Pipeline };
     for leaf in leaves {
-        match array(leaf)? {
-            Some(tensor) if !is_plain(&tensor) => mode = Mode::Pipeline,
-            Some(_) => {}
-            None if arrays::look(leaf).is_ok_and(|found| found.is_some()) => {
+        match array(leaf) {
+            Ok(Some(tensor)) if !is_plain(&tensor) => mode = Mode::Pipeline,
+            Ok(Some(_)) => {}
+            // Of a dtype that keyfold lacks.
+            Err(_) => return Ok(Mode::Eager),
+            // Of a class derived from NumPy's, or of another library.
+            Ok(None) if numpy_array::is_array(leaf) => return Ok(Mode::Eager),
+            Ok(None) if arrays::look(leaf).is_ok_and(|found| found.is_some()) => {
                 return Ok(Mode::Eager);
             }
-            None => {}
+            Ok(None) => {}
         }
     }
     Ok(mode)
@@ -134,7 +145,12 @@ impl PyRecorder {
             Ok(if is_array { Leaf::Array } else { Leaf::Same(leaf) })
         });
         let leaves = leaves.collect::<PyResult<Vec<_>>>()?;
-        Ok(PyRecording { recording, leaves, watched })
+        let watched = watched.into_iter().map(|(holder, name, value)| {
+            let requires_grad = Watched::requires_grad(value.bind(py));
+            Watched { holder, name, value, requires_grad }
+        });
+        let (watched, excluded) = (watched.collect(), local_keys(py)?.1);
+        Ok(PyRecording { recording, leaves, watched, excluded })
     }
 }
 
@@ -150,8 +166,38 @@ enum Leaf {
 pub(crate) struct PyRecording {
     recording: Recording,
     leaves: Vec<Leaf>,
-    /// Cells and dictionaries with a name and the value that the function found there.
-    watched: Vec<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
+    /// What the function reads besides its arguments.
+    watched: Vec<Watched>,
+    /// The keys that the context removed: whether there were gradients.
+    excluded: DispatchKeySet,
+}
+
+/// A value that a function found.
+struct Watched {
+    /// A dictionary, or an object with attributes, as a cell.
+    holder: Py<PyAny>,
+    name: Py<PyAny>,
+    value: Py<PyAny>,
+    /// Whether it is a tensor that requires gradients.
+    requires_grad: bool,
+}
+
+impl Watched {
+    fn requires_grad(value: &Any<'_>) -> bool {
+        value.cast::<PyTensor>().is_ok_and(|value| value.get().tensor.requires_grad())
+    }
+
+    fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
+        let holder = self.holder.bind(py);
+        let found = match holder.cast::<PyDict>() {
+            Ok(names) => names.get_item(&self.name)?,
+            Err(_) => holder.getattr(self.name.bind(py).cast::<PyString>()?).ok(),
+        };
+        let same = |found: Any<'_>| {
+            found.is(&self.value) && Watched::requires_grad(&found) == self.requires_grad
+        };
+        Ok(found.is_some_and(same))
+    }
 }
 
 #[pymethods]
@@ -167,8 +213,8 @@ impl PyRecording {
             match leaf {
                 Leaf::Same(known) if is_same(known.bind(py), &given)? => {}
                 Leaf::Same(_) => return Ok(None),
-                Leaf::Array => match array(&given)? {
-                    Some(tensor) if is_plain(&tensor) => {
+                Leaf::Array => match array(&given) {
+                    Ok(Some(tensor)) if is_plain(&tensor) => {
                         numpy += usize::from(!given.is_instance_of::<PyTensor>());
                         inputs.push(tensor);
                     }
@@ -176,9 +222,11 @@ impl PyRecording {
                 },
             }
         }
-        let (included, hidden) = local_keys(py)?;
-        let plain = included.is_empty() && !hidden;
-        if !plain || !self.recording.fits(&inputs) || !self.is_current(py)? {
+        let keys = local_keys(py)?;
+        if !has_no_layers(keys) || keys.1 != self.excluded || !self.recording.fits(&inputs) {
+            return Ok(None);
+        }
+        if !self.is_current(py)? {
             return Ok(None);
         }
         if self.recording.mixes(&inputs) {
@@ -202,17 +250,31 @@ impl PyRecording {
         if !self.recording.is_current() {
             return Ok(false);
         }
-        for (holder, name, value) in &self.watched {
-            let holder = holder.bind(py);
-            let found = match holder.cast::<PyDict>() {
-                Ok(names) => names.get_item(name)?,
-                Err(_) => holder.getattr(name.bind(py).cast::<PyString>()?).ok(),
-            };
-            if !found.is_some_and(|found| found.is(value)) {
+        for watched in &self.watched {
+            if !watched.is_current(py)? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Whether a tensor that was made while the function was recorded is still held somewhere.
+    fn escapes(&self) -> bool {
+        self.recording.escapes()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for leaf in &self.leaves {
+            if let Leaf::Same(object) = leaf {
+                visit.call(object)?;
+            }
+        }
+        for Watched { holder, name, value, .. } in &self.watched {
+            visit.call(holder)?;
+            visit.call(name)?;
+            visit.call(value)?;
+        }
+        Ok(())
     }
 
     /// How many operations are computed, in how many steps.
@@ -237,6 +299,8 @@ fn is_same(known: &Any<'_>, given: &Any<'_>) -> PyResult<bool> {
     }
     let is_simple = given.is_exact_instance_of::<PyInt>()
         || given.is_exact_instance_of::<PyBool>()
-        || given.is_exact_instance_of::<PyString>();
+        || given.is_exact_instance_of::<PyString>()
+        || given.is_exact_instance_of::<PyBytes>()
+        || given.is_exact_instance_of::<PyDevice>();
     Ok(is_simple && known.eq(given)?)
 }

@@ -40,7 +40,9 @@ impl Known {
             .and_then(|pending| self.memories.get(&std::ptr::from_ref(pending).addr()));
         if let Some((memory, whole)) = known {
             let (shape, strides) = (tensor.shape(), tensor.strides());
-            let is_whole = shape == whole.shape()
+            let writable = tensor.is_writable();
+            let is_whole = writable == whole.is_writable()
+                && shape == whole.shape()
                 && strides == whole.strides()
                 && tensor.offset() == 0
                 && tensor.dtype() == whole.dtype();
@@ -51,6 +53,7 @@ impl Known {
                     shape: shape.clone(),
                     strides: strides.clone(),
                     offset: tensor.offset(),
+                    writable,
                 },
             });
         }
@@ -181,26 +184,38 @@ fn step_of(
     results: &[SmallVec<[Option<usize>; 1]>],
     known: &mut Known,
 ) -> Result<Step> {
-    let (mut params, last) = (SmallVec::new(), SmallVec::new());
-    match step {
+    let group = match step {
         Planned::One(at) => {
-            let args = operations[*at].args.lock().unwrap_or_else(PoisonError::into_inner);
-            let args = args.iter().map(|arg| known.argument(arg)).collect::<Result<_>>()?;
-            Ok(Step { planned, args, params, results: results[*at].clone(), last })
+            return Ok(Step { planned, ..alone(*at, operations, results, known)? });
         }
-        Planned::Group(group) => {
-            for member in &group.members {
-                let numbers = operations[*member].evaluates.iter();
-                params.extend(numbers.flat_map(|own| own.params.iter().copied()));
-            }
-            let mut args = Vec::with_capacity(group.inputs.len());
-            for (op, at) in &group.inputs {
-                args.push(Argument::Tensor(tensor_at(&operations[*op], *at, known)?));
-            }
-            let results = group.stored.iter().map(|op| results[*op][0]).collect();
-            Ok(Step { planned, args, params, results, last })
-        }
+        Planned::Group(group) => group,
+    };
+    let mut params = SmallVec::new();
+    for member in &group.members {
+        let numbers = operations[*member].evaluates.iter();
+        params.extend(numbers.flat_map(|own| own.params.iter().copied()));
     }
+    let mut args = Vec::with_capacity(group.inputs.len());
+    for (op, at) in &group.inputs {
+        args.push(Argument::Tensor(tensor_at(&operations[*op], *at, known)?));
+    }
+    let members = group.members.iter().map(|member| alone(*member, operations, results, known));
+    let members = members.collect::<Result<_>>()?;
+    let results = group.stored.iter().map(|op| results[*op][0]).collect();
+    Ok(Step { planned, args, params, results, last: SmallVec::new(), members })
+}
+
+/// Returns the step of one operation.
+fn alone(
+    at: usize,
+    operations: &[Arc<Operation>],
+    results: &[SmallVec<[Option<usize>; 1]>],
+    known: &mut Known,
+) -> Result<Step> {
+    let args = operations[at].args.lock().unwrap_or_else(PoisonError::into_inner);
+    let args = args.iter().map(|arg| known.argument(arg)).collect::<Result<_>>()?;
+    let (params, last, members) = (SmallVec::new(), SmallVec::new(), Vec::new());
+    Ok(Step { planned: at, args, params, results: results[at].clone(), last, members })
 }
 
 /// Returns the tensor at a position among an operation's tensors.
@@ -222,9 +237,11 @@ fn note_last_uses(steps: &mut [Step], outputs: &[Operand], memories: usize) {
                 last.push(memory);
             }
         };
-        step.results.iter().flatten().for_each(|memory| note(*memory));
-        for arg in &step.args {
-            arg.each(&mut |operand| operand.memory().into_iter().for_each(&mut note));
+        for one in std::iter::once(&*step).chain(&step.members) {
+            one.results.iter().flatten().for_each(|memory| note(*memory));
+            for arg in &one.args {
+                arg.each(&mut |operand| operand.memory().into_iter().for_each(&mut note));
+            }
         }
         step.last = last;
     }

@@ -25,6 +25,7 @@ mod build;
 mod operand;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar, layout};
 use keyfold_dispatch::Dispatcher;
@@ -36,9 +37,32 @@ use super::operation::Operation;
 use super::session::{Options, Session};
 use operand::{Argument, Memories, Operand};
 
+/// The recorders that exist.
+static RECORDERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns whether a function is being recorded, on any thread.
+#[inline]
+pub fn is_recording() -> bool {
+    RECORDERS.load(Ordering::Relaxed) > 0
+}
+
+/// Refuses to read elements where a function is being recorded: they would stay as they were recorded.
+///
+/// # Errors
+/// [`ErrorKind::Pipeline`], after which the program is [refused](Session::refused).
+pub fn check_readable() -> Result<()> {
+    match Session::current().filter(|session| session.only_records) {
+        Some(session) => Err(session.refuse(READS)),
+        None => Ok(()),
+    }
+}
+
+/// The reason of programs that depend on elements.
+pub(super) const READS: &str = "it reads elements, or asks for a computation, while it is recorded";
+
 /// A step of a recording.
 struct Step {
-    /// The step of the plan.
+    /// The step of the plan; of a member of a group, the operation.
     planned: usize,
     /// The arguments of an operation, or the inputs of a group.
     args: Vec<Argument>,
@@ -48,6 +72,8 @@ struct Step {
     results: SmallVec<[Option<usize>; 1]>,
     /// The memories that no later step and no output reads.
     last: SmallVec<[usize; 2]>,
+    /// The operations of a group, for the case that it can't be computed in one pass.
+    members: Vec<Step>,
 }
 
 /// A tensor that the program uses and that isn't an input. A replay reads what is there then.
@@ -89,6 +115,7 @@ impl Session {
         let limits =
             Options { max_ops: usize::MAX, max_pending_bytes: u64::MAX, ..Options::default() };
         let session = Session::of(limits, true);
+        RECORDERS.fetch_add(1, Ordering::Relaxed);
         session.open();
         session
     }
@@ -120,6 +147,11 @@ impl Session {
     }
 }
 
+/// Notes that a recorder is dropped.
+pub(super) fn note_dropped() {
+    RECORDERS.fetch_sub(1, Ordering::Relaxed);
+}
+
 impl Recording {
     /// Returns whether inputs have the recorded forms: shapes, strides, dtypes and devices.
     pub fn fits(&self, inputs: &[Tensor]) -> bool {
@@ -149,13 +181,27 @@ impl Recording {
         (self.operations.len(), self.steps.len())
     }
 
-    /// Returns whether inputs share memory in a way that a write of the program would be seen through
-    /// another input, which isn't recorded.
+    /// Returns whether somebody holds a tensor that was made while the program was recorded, and that no
+    /// replay computes. The outputs that were given to [`Session::finish`] have to be dropped before.
+    pub fn escapes(&self) -> bool {
+        let slots = self.operations.iter().flat_map(|one| one.results.iter().flatten());
+        let mut held = slots.map(|slot| slot.memory.strong_count() > 0);
+        held.any(|held| held) || self.inputs.iter().any(|input| input.buffer().shares() > 1)
+    }
+
+    /// Returns whether inputs share memory with each other or with constants in a way that a write of the
+    /// program would be seen through another one, which isn't recorded.
     pub fn mixes(&self, inputs: &[Tensor]) -> bool {
-        let meets = |a: usize, b: usize| {
-            a != b && overlap(&inputs[a], &inputs[b]).is_ok_and(|meets| meets != Overlap::None)
+        let meets = |a: &Tensor, b: &Tensor| {
+            a.buffer().shares_with(b.buffer())
+                || overlap(a, b).is_ok_and(|meets| meets != Overlap::None)
         };
-        self.written.iter().any(|a| (0..inputs.len()).any(|b| meets(*a, b)))
+        self.written.iter().any(|written| {
+            let others = inputs.iter().enumerate().filter(|(at, _)| at != written);
+            let constants = self.constants.iter().map(|constant| &constant.tensor);
+            let mut others = others.map(|(_, input)| input).chain(constants);
+            others.any(|other| meets(&inputs[*written], other))
+        })
     }
 
     /// Computes the outputs for these inputs, which [fit](Recording::fits).
@@ -170,11 +216,13 @@ impl Recording {
                 Planned::Group(group) => {
                     let inputs = step.args.iter().map(|arg| arg.tensor(&memories));
                     let inputs = inputs.collect::<Result<SmallVec<[Tensor; 8]>>>()?;
-                    let results = group
-                        .results(&self.operations, &inputs, &step.params)
-                        .map_err(|error| self.told(group.members[0], error))?;
-                    for (memory, result) in step.results.iter().zip(results) {
-                        memories.set(*memory, result);
+                    match group.results(&self.operations, &inputs, &step.params) {
+                        Ok(results) => {
+                            for (memory, result) in step.results.iter().zip(results) {
+                                memories.set(*memory, result);
+                            }
+                        }
+                        Err(_) => self.run_members(step, &mut memories)?,
                     }
                 }
             }
@@ -204,8 +252,13 @@ impl Recording {
         Ok(())
     }
 
-    fn told(&self, at: usize, error: Error) -> Error {
-        self.told_of(&self.operations[at], error)
+    /// Runs the operations of a group one by one: an error is that of one of them.
+    #[cold]
+    fn run_members(&self, step: &Step, memories: &mut Memories) -> Result<()> {
+        for member in &step.members {
+            self.run_one(&self.operations[member.planned], member, memories)?;
+        }
+        Ok(())
     }
 
     /// Adds an operation's place in the program to its error.

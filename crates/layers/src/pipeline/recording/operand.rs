@@ -45,6 +45,7 @@ pub(super) enum Operand {
         shape: Shape,
         strides: Strides,
         offset: usize,
+        writable: bool,
     },
 }
 
@@ -53,12 +54,12 @@ impl Operand {
         match self {
             Operand::Constant(tensor) => Ok(tensor.clone()),
             Operand::Whole(memory) => memories.get(*memory).cloned(),
-            Operand::View { memory, shape, strides, offset } => {
+            Operand::View { memory, shape, strides, offset, writable } => {
                 let whole = memories.get(*memory)?;
                 let offset = whole.offset() + offset;
                 let buffer = whole.buffer().clone();
                 let view = Tensor::from_parts(buffer, shape.clone(), strides.clone(), offset)?;
-                Ok(if whole.is_writable() { view } else { view.into_read_only() })
+                Ok(if *writable && whole.is_writable() { view } else { view.into_read_only() })
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use keyfold_core::ErrorKind;
 use keyfold_dispatch::DispatchKey;
-use keyfold_layers::tracer;
+use keyfold_layers::{pipeline, tracer};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 
@@ -17,16 +17,21 @@ use crate::marshal::errors::{IntoPyResult, error};
 ///
 /// # Errors
 /// [`ErrorKind::Value`] for an example of a vmap batch, [`ErrorKind::Trace`] for a tensor that
-/// follows from the inputs of a trace that is being recorded.
+/// follows from the inputs of a trace that is being recorded, [`ErrorKind::Pipeline`] for any tensor while
+/// a function is recorded.
 #[inline]
 pub(crate) fn check(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<()> {
     if tensor.keys().contains(DispatchKey::Vmap) {
         return Err(batched(py, tensor, what));
     }
-    if !tracer::is_recording() {
+    if !tracer::is_recording() && !pipeline::is_recording() {
         return Ok(());
     }
-    context::in_context(py, || tracer::check_readable(tensor, what))?.py(py)
+    let readable = || {
+        pipeline::check_readable()?;
+        tracer::check_readable(tensor, what)
+    };
+    context::in_context(py, readable)?.py(py)
 }
 
 #[cold]

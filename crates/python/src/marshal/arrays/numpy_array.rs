@@ -394,6 +394,12 @@ pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> bool {
     unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), array_type()) != 0 }
 }
 
+/// Whether the object is a `numpy.ndarray` itself, of no subclass.
+pub(crate) fn is_exact(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: a type check of a live object under the GIL.
+    unsafe { ffi::Py_TYPE(object.as_ptr()) == array_type() }
+}
+
 /// The type object of `numpy.ndarray`.
 #[inline(always)]
 fn array_type() -> *mut ffi::PyTypeObject {
