@@ -1,4 +1,4 @@
-//! What recording an operation costs, and replaying a recorded program.
+//! The time of recording an operation, and of replaying a recorded program.
 //!
 //! Tensors have one element, so that next to nothing is computed. A recorded operation's result is
 //! dropped before the flush, which is outside of the time. The cases run interleaved in many short

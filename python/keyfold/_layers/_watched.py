@@ -67,7 +67,7 @@ def watched(f: Any, arguments: Iterable[Any]) -> tuple[list[Watched], str | None
             return found, f"it calls more than {_MAX_FUNCTIONS} functions"
         seen.add(function)
         variables = function.__globals__
-        # What `value_and_grad(f)` returns is named as `f` is, and is keyfold's.
+        # The function that `value_and_grad(f)` returns is named as `f` is, and is keyfold's.
         is_users = str(variables.get("__name__")).partition(".")[0] not in _LIBRARIES
         if is_users and (effect := _effect(function)) is not None:
             return found, effect

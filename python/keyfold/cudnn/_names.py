@@ -113,7 +113,7 @@ _RAGGED = "ragged tensors aren't there: pad, and give seq_len_q= and seq_len_kv=
 _ORDER = "elements are in the order of the strides, and no other"
 _ALIGNED = "a promise about values isn't needed here; alignment= is that of the address, in bytes"
 
-# What to write for names of `cudnn.pygraph` that `Graph` doesn't have.
+# The words of keyfold's for names of `cudnn.pygraph` that `Graph` doesn't have.
 GRAPH = {
     **dict.fromkeys(
         [

@@ -218,10 +218,10 @@ impl<P: GraphGroup> Execute<P> for GraphKernels {
             None => self.learn(&key, params, inputs, outputs)?,
         };
         match known {
+            // The recipe is that of a call with the same shapes, strides and dtypes, so its views lie
+            // within these inputs and outputs.
             // SAFETY: `run` has the contract of `execute`, whose caller promises that nothing else
-            // accesses the outputs and that no input and no other output overlaps one. The recipe
-            // is that of a call with the same shapes, strides and dtypes, so its views lie within
-            // these inputs and outputs.
+            // accesses the outputs and that no input and no other output overlaps one.
             Known::Runs(recipe) => unsafe { recipe.run(inputs, outputs) },
             Known::Refused(reason) => Err(self.refuse(params, &reason)),
         }

@@ -166,7 +166,7 @@ enum Leaf {
 pub(crate) struct PyRecording {
     recording: Recording,
     leaves: Vec<Leaf>,
-    /// What the function reads besides its arguments.
+    /// The values that the function reads besides its arguments.
     watched: Vec<Watched>,
     /// The keys that the context removed: whether there were gradients.
     excluded: DispatchKeySet,
