@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import keyfold as kf
 from tests.layers.test_pipeline_programs import STEPS, same
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 
 def numbers(*shape, dtype="float64"):
     rng = np.random.default_rng(5)

@@ -10,6 +10,8 @@ import pytest
 
 import keyfold as kf
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 
 def three():
     return kf.asarray([1.0, 2.0, 3.0])

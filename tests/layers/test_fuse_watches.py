@@ -11,6 +11,8 @@ import keyfold as kf
 from tests.layers.test_fuse import numbers
 from tests.layers.test_pipeline_programs import same
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 SCALE = 2.0
 
 
