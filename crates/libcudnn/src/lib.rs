@@ -1,0 +1,23 @@
+//! The real libcudnn for keyfold's cuDNN graphs.
+//!
+//! [`keyfold_cudnn`] has the graphs as data; this crate finds libcudnn at run time, lowers graphs to its descriptors and
+//! asks it for plans: in a helper process for cards that aren't here, in this process for one that is.
+
+mod descriptor;
+pub mod engine;
+pub mod helper;
+mod known;
+pub mod legal;
+mod library;
+mod lower;
+mod names;
+pub mod planning;
+mod profile;
+mod status;
+
+pub use descriptor::Finalized;
+pub use library::{CudnnError, Library, Version};
+pub use lower::{Constant, Lowered, lower};
+pub use planning::{PartDocument, PlanDocument, Planned, plan};
+pub use profile::Profile;
+pub use names::{DeviceProperties, OperationGraph};
