@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use keyfold_core::{Device, Result};
+use keyfold_core::{DType, Device, Result};
 use keyfold_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -172,6 +172,23 @@ pub trait PlanRunner: Send + Sync + Debug {
     /// # Errors
     /// The device's errors.
     fn run(&self, pack: &VariantPack<'_>) -> Result<()>;
+
+    /// Proves that it can be run in this process, before a run's tensors are looked at.
+    ///
+    /// # Errors
+    /// [`NotSupported`](keyfold_core::ErrorKind::NotSupported) for a plan of a device that isn't here.
+    fn available(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Allocates memory for an output or for scratch, one dimension of it: by the device's backend, unless a runner
+    /// is for a device that has none.
+    ///
+    /// # Errors
+    /// The device's.
+    fn allocate(&self, elements: usize, dtype: DType, device: Device) -> Result<Tensor> {
+        Tensor::empty(&[elements], dtype, device)
+    }
 }
 
 /// The memory of a run.

@@ -125,6 +125,12 @@ pub mod cudnn {
     pub use keyfold_cudnn::*;
 }
 
+/// The real libcudnn for graphs of cuDNN: lowering, plans for cards that are here and that aren't.
+#[cfg(feature = "libcudnn")]
+pub mod libcudnn {
+    pub use keyfold_libcudnn::*;
+}
+
 /// Scalar expressions: parser, derivatives, emitters.
 #[cfg(feature = "expr")]
 pub mod expr {

@@ -44,7 +44,11 @@ impl<K: Kinds> Draft<K> {
         Ok(self)
     }
 
-    pub(crate) fn ints(self, attribute: Attribute<i64>, values: &[i64]) -> Result<Self, CudnnError> {
+    pub(crate) fn ints(
+        self,
+        attribute: Attribute<i64>,
+        values: &[i64],
+    ) -> Result<Self, CudnnError> {
         self.plain(attribute, types::INT64, values)
     }
 
@@ -79,7 +83,11 @@ impl<K: Kinds> Draft<K> {
     }
 
     /// Sets an attribute to a value of an enum.
-    pub(crate) fn choice(self, attribute: Attribute<Choice>, value: i32) -> Result<Self, CudnnError> {
+    pub(crate) fn choice(
+        self,
+        attribute: Attribute<Choice>,
+        value: i32,
+    ) -> Result<Self, CudnnError> {
         let kind = attribute.choice;
         self.plain(attribute, kind, &[value])
     }

@@ -1,14 +1,17 @@
 //! From an operation graph to plans: the heuristics' ranking, engines with their knobs, execution plans.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::cudnn::sys::cudnnBackendHeurMode_t as H;
 use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_cudnn::GraphSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::descriptor::{Draft, Finalized};
 use crate::known;
 use crate::library::{CudnnError, Handle, Library};
+use crate::lower::Constant;
 use crate::names::{
     self as n, DeviceProperties, EngineConfig, ExecutionPlan, Heuristics, OperationGraph,
 };
@@ -17,9 +20,23 @@ use crate::names::{
 pub enum Target<'a> {
     /// A card that needn't be here, by its properties.
     Profile(&'a Finalized<DeviceProperties>),
-    /// The card of a handle.
-    #[doc(hidden)]
-    Card(&'a Card),
+    /// The card of a handle, and how plans are timed on it.
+    Card(&'a Card, Option<&'a dyn Times>),
+}
+
+/// Times plans.
+pub trait Times {
+    /// Returns how long a run of a plan takes on the card.
+    ///
+    /// # Errors
+    /// Those of the run.
+    fn time(
+        &self,
+        card: &Card,
+        graph: &GraphSpec,
+        finished: &Finished,
+        constants: &[Constant],
+    ) -> Result<Duration>;
 }
 
 /// The card of this process's CUDA context.
@@ -55,7 +72,7 @@ impl Target<'_> {
     fn properties(&self) -> &Finalized<DeviceProperties> {
         match self {
             Target::Profile(properties) => properties,
-            Target::Card(card) => &card.properties,
+            Target::Card(card, _) => &card.properties,
         }
     }
 }
@@ -258,7 +275,7 @@ fn draft(library: &Arc<Library>, target: &Target<'_>) -> Result<Draft<ExecutionP
         Target::Profile(properties) => {
             draft.descriptor(n::CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, properties)
         }
-        Target::Card(card) => draft.handle(n::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &card.handle),
+        Target::Card(card, _) => draft.handle(n::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &card.handle),
     }
 }
 

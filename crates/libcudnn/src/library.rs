@@ -44,7 +44,10 @@ impl Functions {
     /// The library is libcudnn 9.
     unsafe fn of(library: &libloading::Library) -> Result<Functions, &'static str> {
         // SAFETY: the declared types are those of the headers.
-        unsafe fn find<T: Copy>(library: &libloading::Library, name: &'static str) -> Result<T, &'static str> {
+        unsafe fn find<T: Copy>(
+            library: &libloading::Library,
+            name: &'static str,
+        ) -> Result<T, &'static str> {
             // SAFETY: as the callers below.
             unsafe { symbol(library, name) }.ok_or(name)
         }
@@ -107,6 +110,22 @@ impl fmt::Display for Version {
 const MAJOR: usize = 9;
 
 impl Library {
+    /// Loads what [`find`](crate::find) found, behind the libraries that no loader's path leads to.
+    ///
+    /// # Errors
+    /// Those of [`Library::load`].
+    pub fn load_found(found: &crate::find::Candidate) -> Result<Arc<Library>> {
+        for path in crate::find::companions(&found.folders) {
+            // SAFETY: NVIDIA's libraries have no requirements for being loaded. Where one can't be, libcudnn says what
+            // it lacks.
+            if let Ok(library) = unsafe { libloading::Library::new(&path) } {
+                // It stays for libcudnn, which finds it by its name.
+                std::mem::forget(library);
+            }
+        }
+        Library::load(&found.path)
+    }
+
     /// Loads a file, or what the loader finds by a name, and everything that it uses.
     ///
     /// # Errors
@@ -131,8 +150,8 @@ impl Library {
             if version.major() != MAJOR {
                 return Err(wrong(format!("is version {version}, and {MAJOR} is needed")));
             }
-            let cudart: unsafe extern "C" fn() -> usize =
-                symbol(&library, "cudnnGetCudartVersion").ok_or_else(|| missing("cudnnGetCudartVersion"))?;
+            let cudart: unsafe extern "C" fn() -> usize = symbol(&library, "cudnnGetCudartVersion")
+                .ok_or_else(|| missing("cudnnGetCudartVersion"))?;
             (Functions::of(&library).map_err(missing)?, version, cudart())
         };
         Ok(Arc::new(Library {
@@ -199,16 +218,20 @@ impl CudnnError {
         let mut reasons: Vec<String> = Vec::new();
         for line in self.text.lines() {
             let Some((before, reason)) = line.split_once("Reason: ") else { continue };
-            let status = before.rsplit(['"', ' ', ';']).find(|word| word.starts_with("CUDNN_STATUS_"));
+            let status =
+                before.rsplit(['"', ' ', ';']).find(|word| word.starts_with("CUDNN_STATUS_"));
             let status = status.map_or("", |word| word.trim_start_matches("CUDNN_STATUS_"));
             let reason = reason.trim().trim_end_matches(['"', '}', ',']);
-            let reason = if status.is_empty() { reason.to_string() } else { format!("{status}: {reason}") };
+            let reason =
+                if status.is_empty() { reason.to_string() } else { format!("{status}: {reason}") };
             if !reasons.contains(&reason) {
                 reasons.push(reason);
             }
         }
         if reasons.is_empty() {
-            reasons.extend(self.text.lines().map(str::trim).find(|line| !line.is_empty()).map(String::from));
+            reasons.extend(
+                self.text.lines().map(str::trim).find(|line| !line.is_empty()).map(String::from),
+            );
         }
         reasons
     }
@@ -216,7 +239,14 @@ impl CudnnError {
 
 impl fmt::Display for CudnnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cuDNN {}: {} gave {} {}", self.version, self.call, self.code, status::name(self.code))?;
+        write!(
+            f,
+            "cuDNN {}: {} gave {} {}",
+            self.version,
+            self.call,
+            self.code,
+            status::name(self.code)
+        )?;
         let reasons = self.reasons();
         if reasons.is_empty() { Ok(()) } else { write!(f, " ({})", reasons.join("; ")) }
     }
@@ -253,7 +283,11 @@ unsafe impl Sync for Raw {}
 
 impl Raw {
     /// Creates a descriptor of a kind.
-    pub(crate) fn new(library: &Arc<Library>, code: i32, name: &'static str) -> Result<Raw, CudnnError> {
+    pub(crate) fn new(
+        library: &Arc<Library>,
+        code: i32,
+        name: &'static str,
+    ) -> Result<Raw, CudnnError> {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: it writes one pointer; an unknown kind is refused.
         let status = unsafe { (library.functions.create)(code, &mut pointer) };
@@ -283,8 +317,9 @@ impl Raw {
         elements: *const c_void,
     ) -> Result<(), CudnnError> {
         // SAFETY: the caller's contract; the descriptor is alive until it is dropped.
-        let status =
-            unsafe { (self.library.functions.set)(self.pointer, attribute, kind, count as i64, elements) };
+        let status = unsafe {
+            (self.library.functions.set)(self.pointer, attribute, kind, count as i64, elements)
+        };
         self.library.check(status, || format!("SetAttribute({name})"))
     }
 
@@ -302,7 +337,14 @@ impl Raw {
         let mut found = 0_i64;
         // SAFETY: the caller's contract; the descriptor is alive until it is dropped.
         let status = unsafe {
-            (self.library.functions.get)(self.pointer, attribute, kind, count as i64, &mut found, elements)
+            (self.library.functions.get)(
+                self.pointer,
+                attribute,
+                kind,
+                count as i64,
+                &mut found,
+                elements,
+            )
         };
         self.library.check(status, || format!("GetAttribute({name})"))?;
         Ok(usize::try_from(found).unwrap_or(0))
@@ -330,7 +372,7 @@ pub(crate) struct Handle {
     pointer: *mut c_void,
 }
 
-// SAFETY: a handle may be used by any thread, one at a time, which `&mut` ensures.
+// SAFETY: a handle may be used by any thread, one at a time: it isn't `Sync`.
 unsafe impl Send for Handle {}
 
 impl Handle {
@@ -354,7 +396,7 @@ impl Handle {
     /// finalized, and the pack's pointers are memory of that context for each tensor of the plan, as large as it
     /// says, until the stream has done the work; host memory for tensors by value.
     pub(crate) unsafe fn execute(
-        &mut self,
+        &self,
         stream: *mut c_void,
         plan: &Raw,
         pack: &Raw,
@@ -363,8 +405,7 @@ impl Handle {
         unsafe {
             let status = (self.library.functions.set_stream)(self.pointer, stream);
             self.library.check(status, || "cudnnSetStream".to_string())?;
-            let status =
-                (self.library.functions.execute)(self.pointer, plan.pointer, pack.pointer);
+            let status = (self.library.functions.execute)(self.pointer, plan.pointer, pack.pointer);
             self.library.check(status, || "cudnnBackendExecute".to_string())
         }
     }

@@ -5,7 +5,8 @@
 use std::marker::PhantomData;
 
 use cudarc::cudnn::sys::{
-    cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnBackendDescriptorType_t as D,
+    cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T,
+    cudnnBackendDescriptorType_t as D,
 };
 
 use crate::descriptor::Finalized;
@@ -55,7 +56,7 @@ const fn kind<K>(code: i32, name: &'static str) -> Kind<K> {
 }
 
 /// The types of descriptors.
-pub trait Kinds {}
+pub(crate) trait Kinds {}
 
 /// Declares constants by cudarc's names: a function can't make a name of an enum's variant into a constant's.
 macro_rules! declare {
@@ -69,37 +70,37 @@ macro_rules! declare {
 
 /// A tensor of a graph.
 #[derive(Debug)]
-pub struct Tensor;
+pub(crate) struct Tensor;
 /// What an operation is without its tensors: a convolution's padding, a reduction's function.
 #[derive(Debug)]
-pub struct Parameters;
+pub(crate) struct Parameters;
 /// An operation of a graph.
 #[derive(Debug)]
-pub struct Operation;
+pub(crate) struct Operation;
 /// Operations and the tensors between them.
 #[derive(Debug)]
 pub struct OperationGraph;
 /// A ranking of engines.
 #[derive(Debug)]
-pub struct Heuristics;
+pub(crate) struct Heuristics;
 /// An engine with its knobs.
 #[derive(Debug)]
-pub struct EngineConfig;
+pub(crate) struct EngineConfig;
 /// An engine of a graph.
 #[derive(Debug)]
-pub struct Engine;
+pub(crate) struct Engine;
 /// A knob's value.
 #[derive(Debug)]
-pub struct KnobChoice;
+pub(crate) struct KnobChoice;
 /// The properties of a card, present or not.
 #[derive(Debug)]
 pub struct DeviceProperties;
 /// A compiled plan.
 #[derive(Debug)]
-pub struct ExecutionPlan;
+pub(crate) struct ExecutionPlan;
 /// The memory of a run.
 #[derive(Debug)]
-pub struct VariantPack;
+pub(crate) struct VariantPack;
 
 impl Kinds for Tensor {}
 impl Kinds for Parameters {}
@@ -162,7 +163,7 @@ declare! {
 
 declare! {
     attributes of crate::library::Handle, 0 =>
-        CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_DEVICEPROP_HANDLE
+        CUDNN_ATTR_EXECUTION_PLAN_HANDLE
 }
 
 declare! {
@@ -437,19 +438,30 @@ pub(crate) const SLICE_LIMIT: Attribute<i64> = later(3303, "OPERATION_SLICE_LIMI
 pub(crate) const SLICE_STRIDES: Attribute<i64> = later(3304, "OPERATION_SLICE_STRIDES");
 
 pub(crate) const OPERATION_TRANSPOSE: Kind<Operation> = kind(46, "OPERATION_TRANSPOSE");
-pub(crate) const TRANSPOSE_X: Attribute<Finalized<Tensor>> = later(3200, "OPERATION_TRANSPOSE_XDESC");
-pub(crate) const TRANSPOSE_Y: Attribute<Finalized<Tensor>> = later(3201, "OPERATION_TRANSPOSE_YDESC");
-pub(crate) const TRANSPOSE_PERMUTATION: Attribute<i64> = later(3202, "OPERATION_TRANSPOSE_PERMUTATION");
+pub(crate) const TRANSPOSE_X: Attribute<Finalized<Tensor>> =
+    later(3200, "OPERATION_TRANSPOSE_XDESC");
+pub(crate) const TRANSPOSE_Y: Attribute<Finalized<Tensor>> =
+    later(3201, "OPERATION_TRANSPOSE_YDESC");
+pub(crate) const TRANSPOSE_PERMUTATION: Attribute<i64> =
+    later(3202, "OPERATION_TRANSPOSE_PERMUTATION");
 
 /// The scales of 8-bit attention.
-pub(crate) const SDPA_DESCALE_Q: Attribute<Finalized<Tensor>> = later(2822, "OPERATION_SDPA_FWD_DESCALE_QDESC");
-pub(crate) const SDPA_DESCALE_K: Attribute<Finalized<Tensor>> = later(2823, "OPERATION_SDPA_FWD_DESCALE_KDESC");
-pub(crate) const SDPA_DESCALE_V: Attribute<Finalized<Tensor>> = later(2824, "OPERATION_SDPA_FWD_DESCALE_VDESC");
-pub(crate) const SDPA_DESCALE_S: Attribute<Finalized<Tensor>> = later(2825, "OPERATION_SDPA_FWD_DESCALE_SDESC");
-pub(crate) const SDPA_SCALE_S: Attribute<Finalized<Tensor>> = later(2826, "OPERATION_SDPA_FWD_SCALE_SDESC");
-pub(crate) const SDPA_SCALE_O: Attribute<Finalized<Tensor>> = later(2827, "OPERATION_SDPA_FWD_SCALE_ODESC");
-pub(crate) const SDPA_AMAX_S: Attribute<Finalized<Tensor>> = later(2828, "OPERATION_SDPA_FWD_AMAX_SDESC");
-pub(crate) const SDPA_AMAX_O: Attribute<Finalized<Tensor>> = later(2829, "OPERATION_SDPA_FWD_AMAX_ODESC");
+pub(crate) const SDPA_DESCALE_Q: Attribute<Finalized<Tensor>> =
+    later(2822, "OPERATION_SDPA_FWD_DESCALE_QDESC");
+pub(crate) const SDPA_DESCALE_K: Attribute<Finalized<Tensor>> =
+    later(2823, "OPERATION_SDPA_FWD_DESCALE_KDESC");
+pub(crate) const SDPA_DESCALE_V: Attribute<Finalized<Tensor>> =
+    later(2824, "OPERATION_SDPA_FWD_DESCALE_VDESC");
+pub(crate) const SDPA_DESCALE_S: Attribute<Finalized<Tensor>> =
+    later(2825, "OPERATION_SDPA_FWD_DESCALE_SDESC");
+pub(crate) const SDPA_SCALE_S: Attribute<Finalized<Tensor>> =
+    later(2826, "OPERATION_SDPA_FWD_SCALE_SDESC");
+pub(crate) const SDPA_SCALE_O: Attribute<Finalized<Tensor>> =
+    later(2827, "OPERATION_SDPA_FWD_SCALE_ODESC");
+pub(crate) const SDPA_AMAX_S: Attribute<Finalized<Tensor>> =
+    later(2828, "OPERATION_SDPA_FWD_AMAX_SDESC");
+pub(crate) const SDPA_AMAX_O: Attribute<Finalized<Tensor>> =
+    later(2829, "OPERATION_SDPA_FWD_AMAX_ODESC");
 
 /// The mode FLOOR_MOD of pointwise operations.
 pub(crate) const FLOOR_MOD: i32 = 24;

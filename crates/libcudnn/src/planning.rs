@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_cudnn::{
-    Choice, DataType, GraphSpec, Operation, Policy, Port, Progress, Step, Uid, ValidGraph,
+    Choice, DataType, EngineConfigSpec, GraphSpec, Operation, PlanSpec, Policy, Port, Progress,
+    Step, Uid, ValidGraph,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{self, Candidate, EngineChoice, Finished, NONDETERMINISTIC, Ranked, Ranking, TENSOR_CORE, Target};
+use crate::engine::{
+    self, Candidate, EngineChoice, Finished, NONDETERMINISTIC, Ranked, Ranking, TENSOR_CORE, Target,
+};
 use crate::legal::{self, Part, Program};
 use crate::library::Library;
 use crate::lower::{Constant, Lowered, lower};
@@ -45,6 +48,12 @@ pub struct PartDocument {
     pub workspace_bytes: u64,
     /// The numbers by value that a run gives it.
     pub constants: Vec<Constant>,
+    /// How long a run took where engines were timed, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub microseconds: Option<f64>,
+    /// How many engines were timed.
+    #[serde(default)]
+    pub timed: usize,
     /// libcudnn's own text of the plan; empty where it can't write one.
     pub json: String,
 }
@@ -108,8 +117,9 @@ fn plan_program(
     }
     let (passed, workspace_bytes) = program.lay_out(&parts, ALIGNMENT);
     if let Some(limit) = policy.workspace_limit.filter(|&limit| workspace_bytes > limit) {
-        let message =
-            format!("the plan needs {workspace_bytes} bytes of scratch memory, and workspace_limit is {limit}");
+        let message = format!(
+            "the plan needs {workspace_bytes} bytes of scratch memory, and workspace_limit is {limit}"
+        );
         return Err(Failed::Refused(Error::new(ErrorKind::NotSupported, message)));
     }
     let mut steps = program.steps.clone();
@@ -126,14 +136,15 @@ fn plan_part(
     policy: &Policy,
     progress: Progress<'_>,
 ) -> Result<(Finished, PartDocument), Failed> {
-    let tell = |done, what: &str| {
-        progress(Step { done, total: done + 1, what }).map_err(Failed::Stopped)
-    };
+    let tell =
+        |done, what: &str| progress(Step { done, total: done + 1, what }).map_err(Failed::Stopped);
     tell(0, "lower the graph to libcudnn's descriptors")?;
     let Lowered { graph, constants } = lower(library, &part.graph).map_err(Failed::Refused)?;
     tell(1, "ask cuDNN's heuristics")?;
     let mut ranking = Ranking::new(&graph, target);
     let mut refusals: Vec<String> = Vec::new();
+    let wanted = if policy.choice == Choice::Autotune { TIMED } else { 1 };
+    let mut compiled: Vec<(Candidate, Finished)> = Vec::new();
     let mut tried = 0;
     for candidate in ranking.by_ref() {
         if let Some(reason) = unwanted(&candidate, part.graph.spec(), policy) {
@@ -141,42 +152,64 @@ fn plan_part(
             continue;
         }
         tried += 1;
-        tell(1 + tried, &format!("compile engine {} ({} of the ranking)", candidate.engine.index, tried))?;
+        let index = candidate.engine.index;
+        tell(1 + tried, &format!("compile engine {index} ({tried} of the ranking)"))?;
         match candidate.finish(target) {
-            Ok(finished) => {
-                if let Some(limit) =
-                    policy.workspace_limit.filter(|&limit| finished.workspace_bytes > limit)
-                {
+            Ok(finished) => match policy.workspace_limit {
+                Some(limit) if finished.workspace_bytes > limit => {
                     let bytes = finished.workspace_bytes;
-                    let index = candidate.engine.index;
+                    let limited = format!("above workspace_limit {limit}");
                     note(
                         &mut refusals,
-                        format!("engine {index} needs {bytes} bytes of scratch memory, above workspace_limit {limit}"),
+                        format!("engine {index} needs {bytes} bytes of scratch memory, {limited}"),
                     );
-                    continue;
                 }
-                let document = PartDocument {
-                    graph: part.graph.spec().clone(),
-                    aliases: part.aliases.clone(),
-                    mode: candidate.mode,
-                    workspace_bytes: finished.workspace_bytes,
-                    engine: candidate.engine,
-                    constants,
-                    json: finished.to_json().unwrap_or_default(),
-                };
-                return Ok((finished, document));
-            }
-            Err(error) => note(&mut refusals, format!("engine {}: {error}", candidate.engine.index)),
+                _ => compiled.push((candidate, finished)),
+            },
+            Err(error) => note(&mut refusals, format!("engine {index}: {error}")),
+        }
+        if compiled.len() == wanted {
+            break;
         }
     }
-    if let (0, Some(error)) = (refusals.len(), ranking.refusal.take()) {
-        refusals.push(error.to_string());
+    if compiled.is_empty() {
+        if let (0, Some(error)) = (refusals.len(), ranking.refusal.take()) {
+            refusals.push(error.to_string());
+        }
+        if tried == 0 {
+            refusals.extend(engine::reasons(&graph, target));
+        }
+        return Err(Failed::Refused(engine::refused(library, &refusals)));
     }
-    if tried == 0 {
-        refusals.extend(engine::reasons(&graph, target));
+    let mut times = Vec::new();
+    if let (Choice::Autotune, Target::Card(card, Some(watch))) = (policy.choice, target) {
+        for (done, (candidate, finished)) in compiled.iter().enumerate() {
+            tell(1 + tried + done, &format!("time engine {}", candidate.engine.index))?;
+            let time = watch
+                .time(card, part.graph.spec(), finished, &constants)
+                .map_err(Failed::Stopped)?;
+            times.push(time.as_secs_f64() * 1e6);
+        }
     }
-    Err(Failed::Refused(engine::refused(library, &refusals)))
+    let best = (0..times.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0);
+    let microseconds = times.get(best).copied();
+    let (candidate, finished) = compiled.swap_remove(best);
+    let document = PartDocument {
+        graph: part.graph.spec().clone(),
+        aliases: part.aliases.clone(),
+        mode: candidate.mode,
+        workspace_bytes: finished.workspace_bytes,
+        engine: candidate.engine,
+        constants,
+        microseconds,
+        timed: times.len(),
+        json: finished.to_json().unwrap_or_default(),
+    };
+    Ok((finished, document))
 }
+
+/// How many engines are compiled and timed at most, for each part.
+const TIMED: usize = 8;
 
 fn note(refusals: &mut Vec<String>, reason: String) {
     if !refusals.contains(&reason) {
@@ -200,7 +233,8 @@ fn unwanted(candidate: &Candidate, graph: &GraphSpec, policy: &Policy) -> Option
 /// Returns whether a product or a convolution reads float32, which tensor cores round to TF32.
 fn multiplies_f32(graph: &GraphSpec) -> bool {
     let is_f32 = |uid: Option<Uid>| {
-        uid.and_then(|uid| graph.tensor(uid)).is_some_and(|tensor| tensor.dtype == Some(DataType::F32))
+        uid.and_then(|uid| graph.tensor(uid))
+            .is_some_and(|tensor| tensor.dtype == Some(DataType::F32))
     };
     graph.operations.iter().any(|op| match op.operation {
         Operation::ConvFprop(_) => is_f32(op.input(Port::X)),
@@ -216,15 +250,23 @@ impl PartDocument {
     fn describe(&self) -> String {
         let operations: Vec<&str> = self.graph.operations.iter().map(|op| op.label()).collect();
         let engine = &self.engine;
-        let knobs: Vec<String> = engine.knobs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let knobs: Vec<String> =
+            engine.knobs.iter().map(|(name, value)| format!("{name}={value}")).collect();
         format!(
-            "{}: engine {} of heuristics {}{}, {} bytes of scratch memory{}",
+            "{}: engine {} of heuristics {}{}, {} bytes of scratch memory{}{}",
             operations.join(", "),
             engine.index,
             self.mode.name(),
             if knobs.is_empty() { String::new() } else { format!(" with {}", knobs.join(" ")) },
             self.workspace_bytes,
-            if engine.notes.is_empty() { String::new() } else { format!(" ({})", engine.notes.join(", ")) },
+            if engine.notes.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", engine.notes.join(", "))
+            },
+            self.microseconds.map_or(String::new(), |time| {
+                format!("; the quickest of {} that were timed, {time:.1} us a run", self.timed)
+            }),
         )
     }
 }
@@ -246,6 +288,13 @@ pub struct RankedEngine {
     pub refusal: Option<String>,
 }
 
+impl RankedEngine {
+    /// Returns it as JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
 /// Ranks the engines of a graph: at most `limit` for each of its parts, and compiles them where that is asked for.
 ///
 /// # Errors
@@ -264,7 +313,8 @@ pub fn rank(
         for (index, part) in program.parts.iter().enumerate() {
             let lowered = lower(library, &part.graph);
             let found = lowered.and_then(|lowered| {
-                let found = rank_part(index, part, &lowered, target, policy, (limit, compile), progress)?;
+                let found =
+                    rank_part(index, part, &lowered, target, policy, (limit, compile), progress)?;
                 match found.iter().any(|engine| engine.refusal.is_none()) {
                     true => Ok(found),
                     false if found.is_empty() => {
@@ -318,7 +368,30 @@ fn rank_part(
         }
         let Candidate { mode, engine, .. } = candidate;
         let operations = operations.clone();
-        found.push(RankedEngine { part: index, operations, mode, engine, workspace_bytes, refusal });
+        found.push(RankedEngine {
+            part: index,
+            operations,
+            mode,
+            engine,
+            workspace_bytes,
+            refusal,
+        });
     }
     Ok(found)
+}
+
+impl PlanDocument {
+    /// Returns the plan as the data that plans of all devices have, with these steps before its own.
+    pub(crate) fn spec(&self, profile: &str, policy: &Policy, mut steps: Vec<String>) -> PlanSpec {
+        let engines = self.parts.iter().map(|part| format!("cuDNN engine {}", part.engine.index));
+        let engine = engines.collect::<Vec<_>>().join(", ");
+        steps.extend(self.steps.iter().cloned());
+        PlanSpec {
+            device: profile.to_string(),
+            policy: policy.clone(),
+            config: EngineConfigSpec { engine, knobs: Vec::new() },
+            workspace_bytes: self.workspace_bytes,
+            steps,
+        }
+    }
 }

@@ -72,7 +72,10 @@ impl Profile {
             None => {
                 let known: Vec<&str> = Profile::names().collect();
                 let hint = did_you_mean(name, known.iter().copied());
-                let message = format!("no card profile is called {name:?}{hint}: there are {}", known.join(", "));
+                let message = format!(
+                    "no card profile is called {name:?}{hint}: there are {}",
+                    known.join(", ")
+                );
                 Err(Error::new(ErrorKind::Value, message))
             }
         }
@@ -86,8 +89,12 @@ impl Profile {
         let properties = serde_json::from_str(properties).map_err(|error| {
             wrong(name, format!("its properties aren't a JSON object: {error}"))
         })?;
-        let profile =
-            Profile { format: FORMAT, name: name.to_string(), source: source.to_string(), properties };
+        let profile = Profile {
+            format: FORMAT,
+            name: name.to_string(),
+            source: source.to_string(),
+            properties,
+        };
         profile.check()?;
         Ok(profile)
     }
@@ -101,7 +108,10 @@ impl Profile {
             serde_json::from_str(text).map_err(|error| wrong("", error.to_string()))?;
         if profile.format != FORMAT {
             let found = profile.format;
-            return Err(wrong(&profile.name, format!("has format {found}, and this version reads {FORMAT}")));
+            return Err(wrong(
+                &profile.name,
+                format!("has format {found}, and this version reads {FORMAT}"),
+            ));
         }
         profile.check()?;
         Ok(profile)

@@ -43,6 +43,10 @@ mod _core {
                     _cudnn_cache_stats, _cudnn_prepare,
                 },
                 graph::PyCudnnGraph,
+                library::{
+                    _cudnn_capture, _cudnn_card, _cudnn_cards, _cudnn_helper, _cudnn_helpers,
+                    _cudnn_libraries, _cudnn_rank,
+                },
                 plan::{_cudnn_build, PyPlan},
             },
             delayed::PyDelayedDevice,

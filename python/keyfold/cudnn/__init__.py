@@ -3,6 +3,7 @@
 - `Graph`: tensors and operations, by the names of NVIDIA's frontend
 - `GraphTensor`: a tensor of a graph
 - `Plan`: a graph that is ready to run on a device; a run returns `Results`
+- `CardProfile`: what libcudnn plans by for a card that needn't be here
 - `plan_cache`: the process's cache of plans, a `PlanCache`, whose numbers are a `PlanCacheStats`
 - `data_type`, `norm_forward_phase`, `reduction_mode`, `diagonal_alignment`, `scalar_type`: NVIDIA's
   names, beside which strings do; `pygraph` is NVIDIA's name of `Graph`
@@ -16,6 +17,7 @@ from keyfold import _foreign_names, _public
 from keyfold.cudnn import _names
 from keyfold.cudnn._cache import PlanCache, PlanCacheStats, plan_cache
 from keyfold.cudnn._graph import Graph
+from keyfold.cudnn._library import CardProfile
 from keyfold.cudnn._names import (
     data_type,
     diagonal_alignment,
@@ -27,6 +29,7 @@ from keyfold.cudnn._plan import Plan, Results
 from keyfold.cudnn._tensor import GraphTensor
 
 __all__ = [
+    "CardProfile",
     "Graph",
     "GraphTensor",
     "Plan",

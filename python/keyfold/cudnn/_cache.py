@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyfold import _core
-from keyfold._errors import BindingError
-from keyfold.cudnn._base import sizes
+from keyfold._errors import BindingError, InvalidValue
+from keyfold.cudnn import _library
+from keyfold.cudnn._base import integer, sizes
 from keyfold.cudnn._plan import Plan
 
 if TYPE_CHECKING:
@@ -124,6 +127,33 @@ class PlanCache:
     def clear(self) -> None:
         """Forget all plans. Those in use stay until they are dropped, and the counters go on."""
         _core._cudnn_cache_clear()
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder in which libcudnn's plans are kept for other processes; None if none is.
+
+        It is that of the environment's `KEYFOLD_CUDNN_PLANS` until `keep_in` names another.
+        """
+        return _library.plans.folder
+
+    def keep_in(self, folder: str | os.PathLike[str] | None, max_bytes: int = 512 << 20) -> None:
+        """Keep libcudnn's plans in a folder, and read those that are there.
+
+        A file is written whole or not at all, so several processes may share the folder. One that
+        is damaged, or of another card or version, isn't used; the plan's `steps` say why.
+
+        Args:
+            folder: the folder, which is made when the first plan is kept; None keeps none.
+            max_bytes: the most that its files hold; the oldest are removed.
+
+        Raises:
+            InvalidValue: `max_bytes` is 0 or less.
+        """
+        limit = integer(max_bytes, "keep_in(): max_bytes")
+        if limit <= 0:
+            raise InvalidValue(f"keep_in(): max_bytes is a number of bytes, not {max_bytes}")
+        _library.plans.folder = None if folder is None else Path(folder)
+        _library.plans.limit = limit
 
     def stats(self) -> PlanCacheStats:
         """Return the counters, and what is there."""

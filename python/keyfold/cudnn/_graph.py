@@ -7,6 +7,7 @@ from typing import Any
 
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
+from keyfold.cudnn import _library
 from keyfold.cudnn._activations import Activations
 from keyfold.cudnn._attention import Attention
 from keyfold.cudnn._base import found, integer, mentions_narrow, sizes, word
@@ -200,7 +201,10 @@ class Graph(Activations, Convolutions, Operations, Attention):
         """Return the graph's plan for a device, from the cache or built now; Ctrl-C cancels.
 
         Args:
-            device: the device; the CPU by default.
+            device: the device; the CPU by default. `cuda` is a card that is here, on which
+                NVIDIA's libcudnn runs the graph. `h100`, another name of `CardProfile.names`, a
+                profile or its file is a card that needn't be here: libcudnn plans for it, and the
+                plan can be looked at and kept.
             policy: `first` that works, `autotune` for the quickest, or `deterministic`.
             workspace_limit: the most scratch memory that a run may need, in bytes; the reference
                 executor counts the virtual tensors that it holds at once.
@@ -211,6 +215,8 @@ class Graph(Activations, Convolutions, Operations, Attention):
 
         Raises:
             NotSupported: the device has no plan for the graph, with the reason.
+            LibraryLoadError: libcudnn isn't there or can't be used, or the helper process that
+                plans with it died.
             Error: the graph isn't valid, as of `validate`.
         """
         options = self._options(device, policy, workspace_limit, precision, tf32)
@@ -231,8 +237,10 @@ class Graph(Activations, Convolutions, Operations, Attention):
                 raise InvalidValue(
                     f"build(): workspace_limit is a number of bytes, not {workspace_limit}"
                 )
+        libcudnn = _library.options(device)
         return {
-            "device": _core.Device(device),
+            "libcudnn": libcudnn,
+            "device": _core.Device("cuda" if libcudnn else device),
             "policy": word(policy, "build(): policy"),
             "workspace_limit": workspace_limit,
             "precision": word(precision, "build(): precision"),

@@ -229,6 +229,7 @@ impl Prepared {
     /// be had. Then the plan's.
     pub fn run(&self, tensors: &[(Uid, &Tensor)]) -> Result<()> {
         let plan = self.plan();
+        plan.runner.available()?;
         let mut pack: SmallVec<[(Uid, &Tensor); 12]> = SmallVec::new();
         for (index, role) in self.record.members.iter().enumerate() {
             let uid = self.uids[role.place];
@@ -247,7 +248,7 @@ impl Prepared {
         self.check_overlaps(&pack)?;
         let workspace = match plan.spec.workspace_bytes {
             0 => None,
-            bytes => Some(Tensor::empty(&[bytes as usize], DType::U8, plan.device)?),
+            bytes => Some(plan.runner.allocate(bytes as usize, DType::U8, plan.device)?),
         };
         let pack = VariantPack { tensors: &pack, workspace: workspace.as_ref() };
         plan.runner.run(&pack).map_err(|error| self.renamed(error))

@@ -83,13 +83,16 @@ impl Helper {
     fn start(launch: &Launch, progress: Progress<'_>) -> Result<Helper> {
         let shim = ShimFolder::new().map_err(|error| {
             let folder = std::env::temp_dir();
-            let message =
-                format!("the helper's shim of libcuda can't be written to {}: {error}", folder.display());
+            let message = format!(
+                "the helper's shim of libcuda can't be written to {}: {error}",
+                folder.display()
+            );
             Error::new(ErrorKind::Library, message)
         })?;
         let given = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let folders = [shim.path().to_path_buf()].into_iter().chain(launch.folders.iter().cloned());
-        let folders = folders.chain(std::env::split_paths(&given).filter(|path| !path.as_os_str().is_empty()));
+        let folders = folders
+            .chain(std::env::split_paths(&given).filter(|path| !path.as_os_str().is_empty()));
         let path = std::env::join_paths(folders).map_err(|error| {
             Error::new(ErrorKind::Library, format!("the helper's loader path: {error}"))
         })?;
@@ -200,11 +203,13 @@ impl Helper {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.kill();
-        let how = status.map_or("wrote what is no message, and was ended".to_string(), how_it_ended);
+        let how =
+            status.map_or("wrote what is no message, and was ended".to_string(), how_it_ended);
         let words: Vec<u8> = lock(&self.words).iter().copied().collect();
         let words = String::from_utf8_lossy(&words);
         let words = words.trim();
-        let words = if words.is_empty() { String::new() } else { format!("; its last words: {words}") };
+        let words =
+            if words.is_empty() { String::new() } else { format!("; its last words: {words}") };
         let message = format!(
             "the helper process that plans with cuDNN {how} while it was doing this: {doing}{words}. This process is \
              unharmed, and the next plan starts another helper"
@@ -216,7 +221,8 @@ impl Helper {
         self.kill();
         let kind = format!("{answer:?}");
         let kind = kind.split([' ', '(']).next().unwrap_or("?").to_string();
-        let message = format!("the helper process that plans with cuDNN answered {kind} to another question");
+        let message =
+            format!("the helper process that plans with cuDNN answered {kind} to another question");
         Error::new(ErrorKind::Library, message)
     }
 }
@@ -375,7 +381,8 @@ impl Helpers {
                 state.running += 1;
                 state.started += 1;
                 drop(state);
-                let started = Helper::start(&self.launch, progress).inspect_err(|_| self.forget())?;
+                let started =
+                    Helper::start(&self.launch, progress).inspect_err(|_| self.forget())?;
                 self.state().version = Some(started.version.clone());
                 return Ok(started);
             }

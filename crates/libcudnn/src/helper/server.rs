@@ -64,7 +64,8 @@ fn answer(
         Request::Rank { graph, properties: document, policy, limit, compile } => {
             let (graph, properties) = (proven(graph)?, properties(library, &document)?);
             let target = Target::Profile(&properties);
-            rank(library, &graph, &target, &policy, (limit, compile), progress).map(Response::Ranked)
+            rank(library, &graph, &target, &policy, (limit, compile), progress)
+                .map(Response::Ranked)
         }
     }
 }

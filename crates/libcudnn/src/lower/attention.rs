@@ -2,8 +2,8 @@
 
 use keyfold_core::Result;
 use keyfold_cudnn::{
-    Alignment, Attention, DataType, DiagonalBandMask, Float, Layout, Number, OpSpec, PointwiseMode, Port,
-    TensorSpec,
+    Alignment, Attention, DataType, DiagonalBandMask, Float, Layout, Number, OpSpec, PointwiseMode,
+    Port, TensorSpec,
 };
 
 use super::{Lowering, Ports, codes, not_supported, operation_graph};
@@ -81,7 +81,8 @@ pub(super) fn forward(
     own.outputs.retain(|output| output.0 != Port::Stats);
     let (b, h, rows) = dims_of(lowering, op, Port::Q);
     let (.., columns) = dims_of(lowering, op, Port::K);
-    let scores = TensorSpec::new(0, DataType::F32, &[b, h, rows, columns], Layout::Packed)?.virtualized();
+    let scores =
+        TensorSpec::new(0, DataType::F32, &[b, h, rows, columns], Layout::Packed)?.virtualized();
     if op.input(Port::AttnScale).is_none() {
         let one = TensorSpec::number(0, DataType::F32, 4, Number::Float(1.0));
         own.inputs.push((Port::AttnScale, lowering.extra(one)?));
@@ -114,7 +115,8 @@ pub(super) fn forward(
             Some((operation_graph(lowering.library, &[&operation])?, x, y))
         }
     };
-    let mut draft = lowering.begin(&own, n::CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR, FORWARD)?;
+    let mut draft =
+        lowering.begin(&own, n::CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR, FORWARD)?;
     if let Some(softmax) = &softmax {
         draft = draft.descriptor(n::CUDNN_ATTR_OPERATION_SDPA_FWD_SOFTMAX_DESC, softmax)?;
     }
@@ -125,7 +127,8 @@ pub(super) fn forward(
             .int(n::CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_OUTPUT_UID, *y)?;
     }
     if let Some(Float(probability)) = attention.dropout {
-        draft = draft.float(n::CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_PROBABILITY, probability as f32)?;
+        draft = draft
+            .float(n::CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_PROBABILITY, probability as f32)?;
     }
     Ok(draft.finalize()?)
 }

@@ -2,7 +2,8 @@
 
 use cudarc::cudnn::sys as c;
 use keyfold_cudnn::{
-    ConvolutionMode, DataType, NormMode, NormPhase, PaddingMode, PointwiseMode, ReductionMode, ResampleMode,
+    ConvolutionMode, DataType, NormMode, NormPhase, PaddingMode, PointwiseMode, ReductionMode,
+    ResampleMode,
 };
 
 use crate::names::FLOOR_MOD;
@@ -88,7 +89,9 @@ pub(super) fn pointwise(mode: PointwiseMode) -> i32 {
 
 pub(super) fn convolution(mode: ConvolutionMode) -> i32 {
     match mode {
-        ConvolutionMode::CrossCorrelation => c::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION as i32,
+        ConvolutionMode::CrossCorrelation => {
+            c::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION as i32
+        }
         ConvolutionMode::Convolution => c::cudnnConvolutionMode_t::CUDNN_CONVOLUTION as i32,
     }
 }

@@ -49,7 +49,9 @@ pub fn lower(library: &Arc<Library>, graph: &ValidGraph) -> Result<Lowered> {
     let mut lowering = Lowering::new(library, graph);
     let mut operations = Vec::new();
     for op in graph.operations() {
-        let lowered = lowering.operation(op).map_err(|error| error.at(&format!("operation {:?}", op.label())))?;
+        let lowered = lowering
+            .operation(op)
+            .map_err(|error| error.at(&format!("operation {:?}", op.label())))?;
         operations.push(lowered);
     }
     let operations: Vec<&Finalized<n::Operation>> = operations.iter().collect();
@@ -92,9 +94,9 @@ impl<'a> Lowering<'a> {
             self.add(*uid)?;
         }
         match &op.operation {
-            Operation::ConvFprop(conv) | Operation::ConvDgrad(conv) | Operation::ConvWgrad(conv) => {
-                convolution::lower(self, op, conv)
-            }
+            Operation::ConvFprop(conv)
+            | Operation::ConvDgrad(conv)
+            | Operation::ConvWgrad(conv) => convolution::lower(self, op, conv),
             Operation::Pointwise(pointwise) => pointwise::lower(self, op, pointwise),
             Operation::Resample(resample) => resample::lower(self, op, resample, false),
             Operation::ResampleBackward(resample) => resample::lower(self, op, resample, true),

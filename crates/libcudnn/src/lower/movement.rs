@@ -54,7 +54,8 @@ pub(super) fn concatenate(
         .int(n::CUDNN_ATTR_OPERATION_CONCAT_AXIS, concatenate.axis)?
         .descriptors(n::CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS, &inputs)?;
     for (_, uid) in &op.outputs {
-        draft = draft.descriptor(n::CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC, lowering.tensor(*uid))?;
+        draft =
+            draft.descriptor(n::CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC, lowering.tensor(*uid))?;
     }
     if let Some(index) = concatenate.in_place_index {
         draft = draft.int(n::CUDNN_ATTR_OPERATION_CONCAT_INPLACE_INDEX, index)?;

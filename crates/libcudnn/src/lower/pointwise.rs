@@ -29,8 +29,16 @@ pub(super) fn lower(
     // Those that have cuDNN's default are left to it: some engines refuse any value.
     let default = Pointwise::new(mode);
     for (attribute, value, default) in [
-        (n::CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, pointwise.relu_lower_clip, default.relu_lower_clip),
-        (n::CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, pointwise.relu_upper_clip, default.relu_upper_clip),
+        (
+            n::CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP,
+            pointwise.relu_lower_clip,
+            default.relu_lower_clip,
+        ),
+        (
+            n::CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP,
+            pointwise.relu_upper_clip,
+            default.relu_upper_clip,
+        ),
         (
             n::CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE,
             pointwise.relu_lower_clip_slope,

@@ -39,7 +39,8 @@ pub(super) fn matmul(lowering: &Lowering<'_>, op: &OpSpec) -> Result<Finalized<n
 }
 
 pub(super) fn grouped(lowering: &Lowering<'_>, op: &OpSpec) -> Result<Finalized<n::Operation>> {
-    let plain = cudarc::cudnn::sys::cudnnMoeGroupedMatmulMode_t::CUDNN_MOE_GROUPED_MATMUL_MODE_NONE as i32;
+    let plain =
+        cudarc::cudnn::sys::cudnnMoeGroupedMatmulMode_t::CUDNN_MOE_GROUPED_MATMUL_MODE_NONE as i32;
     Ok(lowering
         .begin(op, n::CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL_DESCRIPTOR, GROUPED)?
         .choice(n::CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_MODE, plain)?

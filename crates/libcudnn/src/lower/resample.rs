@@ -36,7 +36,9 @@ pub(super) fn lower(
     let set = |draft: Draft<n::Parameters>, attribute: Attribute<i64>, list: &[Fraction]| {
         let fractions = list.iter().map(|part| [part.numerator, part.denominator]);
         match whole {
-            true => draft.ints(attribute, &list.iter().map(|part| part.numerator).collect::<Vec<_>>()),
+            true => {
+                draft.ints(attribute, &list.iter().map(|part| part.numerator).collect::<Vec<_>>())
+            }
             false => draft.fractions(attribute, &fractions.collect::<Vec<_>>()),
         }
     };

@@ -94,7 +94,8 @@ pub(crate) fn _cudnn_prepare(
 ) -> PyResult<Vec<PyPlan>> {
     let spec = graph.spec();
     let prepared = build_with(py, progress, |progress| {
-        plan_cache().prepare(&spec, &shapes, &options.planner()?, &options.policy()?, progress)
+        let planner = options.planner(progress)?;
+        plan_cache().prepare(&spec, &shapes, &*planner, &options.policy()?, progress)
     })?;
     prepared.into_iter().map(|prepared| PyPlan::new(py, prepared, keys)).collect()
 }

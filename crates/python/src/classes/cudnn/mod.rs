@@ -2,4 +2,5 @@
 
 pub(crate) mod cache;
 pub(crate) mod graph;
+pub(crate) mod library;
 pub(crate) mod plan;

@@ -1,9 +1,10 @@
 //! Plans: how they are built, and how they are run on arrays of any library.
 
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 use keyfold::cudnn::{
-    Choice, DataType, Policy, Precision, Prepared, Progress, Reference, Uid, plan_cache,
+    Choice, DataType, PlanRunner, Planner, Policy, Precision, Prepared, Progress, Reference, Uid, plan_cache,
 };
 use keyfold_core::{Device, Error, ErrorKind, Result, Shape, Strides};
 use keyfold_dispatch::DispatchKey;
@@ -16,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::call::{context, results};
 use crate::classes::cudnn::graph::PyCudnnGraph;
+use crate::classes::cudnn::library::LibraryOptions;
 use crate::marshal::argument::Count;
 use crate::marshal::arrays::numpy_array::{self, is_ndarray};
 use crate::marshal::arrays::{self, caller::Caller};
@@ -41,6 +43,9 @@ pub(crate) struct Options {
     workspace_limit: Option<Count>,
     #[pyo3(item)]
     tf32: bool,
+    /// How libcudnn plans, where it does.
+    #[pyo3(item)]
+    pub(crate) libcudnn: Option<LibraryOptions>,
 }
 
 fn named<T: Copy>(what: &str, all: &[(&str, T)], name: &str) -> Result<T> {
@@ -53,11 +58,14 @@ fn named<T: Copy>(what: &str, all: &[(&str, T)], name: &str) -> Result<T> {
 
 impl Options {
     /// Returns what plans for the device.
-    pub(crate) fn planner(&self) -> Result<Reference> {
+    pub(crate) fn planner(&self, progress: Progress<'_>) -> Result<Arc<dyn Planner>> {
+        if let Some(options) = &self.libcudnn {
+            return options.planner(progress);
+        }
         let all =
             [("spec", Precision::AsSpec), ("float32", Precision::F32), ("float64", Precision::F64)];
         let precision = named("precision", &all, &self.precision)?;
-        Ok(Reference::new(self.device.get().0, precision))
+        Ok(Arc::new(Reference::new(self.device.get().0, precision)))
     }
 
     pub(crate) fn policy(&self) -> Result<Policy> {
@@ -100,7 +108,8 @@ pub(crate) fn _cudnn_build(
 ) -> PyResult<PyPlan> {
     let spec = graph.spec();
     let prepared = build_with(py, progress, |progress| {
-        plan_cache().get_or_build(&spec, &options.planner()?, &options.policy()?, progress)
+        let planner = options.planner(progress)?;
+        plan_cache().get_or_build(&spec, &*planner, &options.policy()?, progress)
     })?;
     PyPlan::new(py, prepared, keys)
 }
@@ -235,16 +244,8 @@ impl Slot {
 
     /// Memory for an output.
     #[inline]
-    fn allocate(&self, device: Device) -> Result<Tensor> {
-        let dtype = self.data_type.storage();
-        let whole = Tensor::empty_of(self.dims.clone(), dtype, device)?;
-        if whole.strides() == &self.strides[..] {
-            return Ok(whole);
-        }
-        let memory = match self.extent == whole.numel() {
-            true => whole,
-            false => Tensor::empty(&[self.extent], dtype, device)?,
-        };
+    fn allocate(&self, runner: &dyn PlanRunner, device: Device) -> Result<Tensor> {
+        let memory = runner.allocate(self.extent, self.data_type.storage(), device)?;
         Tensor::from_parts(memory.buffer().clone(), self.dims.clone(), self.strides.clone(), 0)
     }
 
@@ -376,7 +377,8 @@ impl PyPlan {
                            any, without a copy)";
             return Err(error(py, ErrorKind::Binding, message));
         }
-        let device = self.prepared.plan().device;
+        let plan = self.prepared.plan();
+        plan.runner.available().map_err(|error| error.at("plan()")).py(py)?;
         let mut pack: SmallVec<[(Uid, &Tensor); 8]> = SmallVec::new();
         let mut fresh: SmallVec<[usize; 4]> = SmallVec::new();
         for (place, slot) in self.slots.iter().enumerate() {
@@ -384,7 +386,7 @@ impl PyPlan {
                 if slot.is_updated {
                     return Err(slot.not_given(py));
                 }
-                given.tensors[place] = Some(slot.allocate(device).py(py)?);
+                given.tensors[place] = Some(slot.allocate(&*plan.runner, plan.device).py(py)?);
                 fresh.push(place);
             }
         }
@@ -459,7 +461,7 @@ impl PyPlan {
         let plan = self.prepared.plan();
         let spec = &plan.spec;
         let mut lines = vec![
-            format!("plan {} on {}", self.prepared.signature(), plan.device),
+            format!("plan {} on {}, {}", self.prepared.signature(), plan.device, spec.device),
             format!(
                 "engine: {}, {} bytes of scratch memory",
                 spec.config.engine, spec.workspace_bytes
