@@ -241,6 +241,9 @@ def test_norms_give_statistics_in_training():
     y, mean, inv = g.layernorm("training", rows, scale, scale)
     assert mean.dim == [6, 1, 1, 1]
     assert len(g.layernorm_backward(rows, rows, scale, mean, inv)) == 3
+    gradients = g.layernorm_backward(rows, rows, scale, mean, inv, epsilon=1e-3)
+    assert [t.dim for t in gradients] == [rows.dim, scale.dim, scale.dim]
+    assert g.tensors[-4].value == 1e-3
     assert g.layernorm("inference", rows, scale, scale)[1:] == (None, None)
     y, inv = g.rmsnorm("training", rows, scale)
     assert g.rmsnorm_backward(rows, rows, scale, inv)[2] is None

@@ -271,12 +271,23 @@ class Norms(GraphBase):
         mean: GraphTensor,
         inv_variance: GraphTensor,
         *,
+        epsilon: _Number | None = None,
         compute_data_type: Any = None,
         name: str = "",
     ) -> tuple[GraphTensor, ...]:
-        """Return the gradients of a layer norm's input, scale and bias."""
-        options = (compute_data_type, name)
-        return self._backward("layernorm", grad, input, scale, mean, inv_variance, options)
+        """Return the gradients of a layer norm's input, scale and bias.
+
+        `epsilon` may be given, though `inv_variance` has it: libcudnn takes it here, too.
+        """
+        inputs = {
+            "x": input,
+            "dy": grad,
+            "scale": scale,
+            "mean": mean,
+            "inv_variance": inv_variance,
+            "epsilon": scalar(epsilon, "layernorm_backward(): epsilon"),
+        }
+        return self._norm_backward("layernorm_backward", inputs, (compute_data_type, name))
 
     def instancenorm_backward(
         self,
