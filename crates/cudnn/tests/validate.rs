@@ -359,6 +359,25 @@ const MOVEMENT: &[Rule] = &[
     ("matmul", |g| dims(g, "b", &[1, 5, 5]), Shape, &["a has 4 columns", "b has 5 rows"]),
     ("matmul", |g| dims(g, "b", &[3, 4, 5]), Shape, &["sizes 2 and 3", "dimension 0"]),
     ("matmul", |g| dims(g, "b", &[4, 5]), Shape, &["as many dimensions"]),
+    (
+        "matmul",
+        |g| {
+            dims(g, "a", &[2, 6, 3, 4]);
+            dims(g, "b", &[2, 4, 4, 5]);
+        },
+        Shape,
+        &["sizes 6 and 4 of dimension 1", "or a's a multiple of b's"],
+    ),
+    (
+        // Heads of `a` share those of `b`, and not the other way round.
+        "matmul",
+        |g| {
+            dims(g, "a", &[2, 2, 3, 4]);
+            dims(g, "b", &[2, 6, 4, 5]);
+        },
+        Shape,
+        &["sizes 2 and 6 of dimension 1"],
+    ),
     ("matmul", |g| dims(g, "a", &[4]), Shape, &["1 dimensions", "2 to 8"]),
     ("matmul", |g| dims(g, "m", &[2, 3, 1]), Shape, &["m_override", "\"m\"", "last two sizes"]),
     ("matmul", |g| tensor(g, "m").dtype = Some(DataType::F32), DType, &["m_override", "i32, i64"]),
@@ -380,6 +399,15 @@ const MOVEMENT: &[Rule] = &[
     ),
     ("reduction", |g| dims(g, "y", &[2, 2, 4]), Shape, &["[2, 3, 4]", "[2, 2, 4]", "must be 1"]),
     ("reduction", |g| dims(g, "y", &[2, 4]), Shape, &["can't be reduced"]),
+    (
+        "reduction",
+        |g| {
+            dims(g, "x", &[2, 6, 3, 4]);
+            dims(g, "y", &[2, 4, 1, 1]);
+        },
+        Shape,
+        &["can't be reduced", "a size that divides x's"],
+    ),
     ("reduction", |g| tensor(g, "x").dtype = Some(DataType::Bool), DType, &["x", "is bool"]),
     ("genstats", |g| dims(g, "sum", &[1, 4, 1, 1]), Shape, &["must be [1, 3, 1, 1]"]),
     ("genstats", |g| tensor(g, "sum").dtype = Some(DataType::F16), DType, &["sum", "f32, f64"]),

@@ -280,7 +280,7 @@ class Attention(Norms):
             descale_v: the factor of v.
             descale_s: the factor of the weights when they are read, 1 / `scale_s`.
             scale_s: the factor of the weights before they are rounded to 8 bits.
-            scale_o: the factor of the result, where that is of 8-bit floats.
+            scale_o: the factor of the result.
             generate_stats: whether the statistics of the rows are returned.
             compute_data_type: what it computes in; the graph's by default.
             name: its name in errors and drawings.

@@ -40,7 +40,11 @@ class Operations(GraphBase):
         compute_data_type: Any = None,
         name: str = "",
     ) -> GraphTensor:
-        """Return the matrix products over the last two dimensions; those before are batches."""
+        """Return the matrix products over the last two dimensions; those before are batches.
+
+        Batches have equal sizes or 1. Of four dimensions, the second has heads: those of `A` may be
+        a multiple of those of `B`, of which each serves several in a row.
+        """
         inputs = {
             "a": A,
             "b": B,
@@ -92,7 +96,8 @@ class Operations(GraphBase):
             input: the tensor.
             mode: `add`, `mul`, `mul_no_zeros`, `min`, `max`, `amax`, `avg`, `norm1` or `norm2`.
             dim: the sizes of the result, each that of the input, or 1 where elements are reduced;
-                all are 1 by default.
+                all are 1 by default. The second of four, which has heads, may divide the input's:
+                heads are reduced in groups, several in a row.
             compute_data_type: what it computes in; the graph's by default.
             name: its name in errors and drawings.
         """

@@ -40,7 +40,8 @@ impl Graph {
     }
 
     /// Adds a product of `a` `[..., M, K]` and `b` `[..., K, N]`: `[..., M, N]`. Sizes before these are equal
-    /// or 1.
+    /// or 1. Of 4 dimensions, the second has heads: those of `a` may be a multiple of those of `b`, of which
+    /// each serves several in a row.
     ///
     /// # Errors
     /// Those of [`Graph::add`].
@@ -171,7 +172,8 @@ impl Graph {
         self.one(Operation::ResampleBackward(resample), &inputs)
     }
 
-    /// Adds a reduction of `x` to `dims`, whose sizes are those of `x`, or 1 where elements are reduced.
+    /// Adds a reduction of `x` to `dims`, whose sizes are those of `x`, or 1 where elements are reduced. Of 4
+    /// dimensions, the second has heads: it may divide that of `x`, and groups of heads are reduced.
     ///
     /// # Errors
     /// Those of [`Graph::add`], and [`ErrorKind::Shape`](keyfold_core::ErrorKind::Shape) for other sizes.

@@ -22,7 +22,7 @@ struct Inputs {
 }
 
 /// Returns a tensor with a head for each of `q`'s: each head of keys serves several in a row.
-fn repeated(calls: &Calls, x: &Tensor, heads: usize) -> Result<Tensor> {
+pub(super) fn repeated(calls: &Calls, x: &Tensor, heads: usize) -> Result<Tensor> {
     let have = x.shape()[1];
     if have == heads {
         return Ok(x.clone());

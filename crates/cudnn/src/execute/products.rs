@@ -3,15 +3,18 @@
 use keyfold_core::{DType, Result, Scalar};
 use keyfold_tensor::{Tensor, ValueRef};
 
+use super::attention::repeated;
 use super::node::{Node, Results};
 use crate::Port;
 
 pub(super) fn matmul(node: &Node<'_>) -> Result<Results> {
     let (calls, dtype) = (node.calls(), node.dtype);
-    let (mut a, b) = (node.read(Port::A)?, node.read(Port::B)?);
+    let (mut a, mut b) = (node.read(Port::A)?, node.read(Port::B)?);
     let number = |port: Port| node.find_as(port, DType::I64);
+    if a.ndim() == 4 && (2..a.shape()[1]).contains(&b.shape()[1]) {
+        b = repeated(calls, &b, a.shape()[1])?;
+    }
     // Columns of `a` and rows of `b` beyond `k` may hold anything, NaN included.
-    let mut b = b;
     if let Some(k) = number(Port::KOverride)? {
         a = calls.map("x, n: where(index(0) < n, x, 0)", &[&a, &k], &[])?;
         b = calls.map("x, n: where(index(1) < n, x, 0)", &[&b, &k], &[])?;

@@ -11,8 +11,16 @@ use crate::{DiagonalBandMask, PointwiseMode, Port, Reduction, ReductionMode};
 const SATURATED_ABS: &str = "x: where(x < 0, where(-x < 0, bitwise_not(x), -x), x)";
 
 pub(super) fn reduce(node: &Node<'_>, reduction: &Reduction) -> Result<Results> {
-    let (calls, x) = (node.calls(), node.read(Port::X)?);
-    let dims = node.output_dims(Port::Y)?;
+    let (calls, mut x) = (node.calls(), node.read(Port::X)?);
+    let shape = node.output_dims(Port::Y)?;
+    let mut dims = shape.to_vec();
+    // Groups of heads are a dimension of their own.
+    if dims.len() == 4 && dims[1] != 1 && dims[1] != x.shape()[1] as i64 {
+        let mut split = sizes(&x);
+        split.splice(1..2, [dims[1], x.shape()[1] as i64 / dims[1]]);
+        x = calls.reshape(&x, &split)?;
+        dims.insert(2, 1);
+    }
     let axes: Vec<i64> = (0..dims.len())
         .filter(|&axis| dims[axis] == 1 && x.shape()[axis] != 1)
         .map(|axis| axis as i64)
@@ -36,9 +44,10 @@ pub(super) fn reduce(node: &Node<'_>, reduction: &Reduction) -> Result<Results> 
             let squares = calls.map("x: x * x", &[&wide], &[])?;
             calls.map("x: sqrt(x)", &[&calls.reduce("sum", &squares, &axes)?], &[])
         }
-        ReductionMode::Mul => product(calls, &x, &axes, dims),
-        ReductionMode::MulNoZeros => product(calls, &map("x: where(x == 0, 1, x)")?, &axes, dims),
+        ReductionMode::Mul => product(calls, &x, &axes, &dims),
+        ReductionMode::MulNoZeros => product(calls, &map("x: where(x == 0, 1, x)")?, &axes, &dims),
     }?;
+    let y = if dims.len() == shape.len() { y } else { calls.reshape(&y, shape)? };
     Ok(vec![(Port::Y, y)])
 }
 

@@ -69,7 +69,14 @@ pub(super) fn pointwise(
     Ok(vec![(output, inferred)])
 }
 
-/// A product of `[..., M, K]` with `[..., K, N]` is `[..., M, N]`; what stands before is broadcast.
+/// Returns whether a dimension has the heads of an attention, of which several in a row share one of
+/// so many: grouped queries.
+fn shares_heads(rank: usize, axis: usize, heads: i64, shared: i64) -> bool {
+    (rank, axis) == (4, 1) && shared > 0 && heads % shared == 0
+}
+
+/// A product of `[..., M, K]` with `[..., K, N]` is `[..., M, N]`; what stands before is broadcast, and
+/// heads of `a` may share matrices of `b`.
 pub(super) fn matmul(inputs: Inputs<'_>) -> Result<Vec<(Port, Inferred)>> {
     let (a, b) = (inputs.get(Port::A)?, inputs.get(Port::B)?);
     check_rank(Port::A, a, 2..=8)?;
@@ -87,9 +94,11 @@ pub(super) fn matmul(inputs: Inputs<'_>) -> Result<Vec<(Port, Inferred)>> {
     }
     let mut dims = a.dims.clone();
     for (axis, (size, &other)) in dims.iter_mut().zip(&b.dims).take(rank - 2).enumerate() {
-        if *size != other && *size != 1 && other != 1 {
+        let broadcasts = *size == other || *size == 1 || other == 1;
+        if !broadcasts && !shares_heads(rank, axis, *size, other) {
+            let or = if (rank, axis) == (4, 1) { ", or a's a multiple of b's" } else { "" };
             return Err(shape_error(format!(
-                "{} don't fit: their sizes {size} and {other} of dimension {axis} must be equal or 1",
+                "{} don't fit: their sizes {size} and {other} of dimension {axis} must be equal or 1{or}",
                 pair()
             )));
         }
@@ -148,12 +157,15 @@ pub(super) fn reduction(inputs: Inputs<'_>) -> Result<Vec<(Port, Inferred)>> {
 
 pub(super) fn accepts_reduction(inputs: Inputs<'_>, y: &TensorSpec) -> Result<()> {
     let x = inputs.get(Port::X)?;
-    let fits = |(&size, &from): (&i64, &i64)| size == 1 || size == from;
-    if x.rank() == y.rank() && y.dims.iter().zip(&x.dims).all(fits) {
+    let fits = |(axis, (&size, &from)): (usize, (&i64, &i64))| {
+        size == 1 || size == from || shares_heads(x.rank(), axis, from, size)
+    };
+    if x.rank() == y.rank() && y.dims.iter().zip(&x.dims).enumerate().all(fits) {
         return Ok(());
     }
     Err(shape_error(format!(
-        "{} can't be reduced to {}: each size must be 1, where it is reduced, or that of x",
+        "{} can't be reduced to {}: each size must be 1, where it is reduced, or that of x; dimension 1 of \
+         4 may be reduced in groups, to a size that divides x's",
         show(Port::X, x),
         show(Port::Y, y)
     )))

@@ -215,7 +215,7 @@ fn check_scales(inputs: &[(Port, &TensorSpec)], outputs: &[(Port, &TensorSpec)])
         (Port::DescaleV, Port::V),
         (Port::DescaleS, Port::Q),
         (Port::ScaleS, Port::Q),
-        (Port::ScaleO, Port::O),
+        (Port::ScaleO, Port::Q),
     ];
     for (scale, of) in pairs {
         let find = |port: Port| inputs.iter().chain(outputs).find(|entry| entry.0 == port);

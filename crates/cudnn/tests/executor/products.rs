@@ -196,6 +196,51 @@ fn reductions_reduce_what_is_1_in_the_result() {
 }
 
 #[test]
+fn heads_share_matrices_in_groups() {
+    let (a, b) = (data(2 * 6 * 2 * 3, 5), data(2 * 2 * 3 * 2, 6));
+    let mut g = graph();
+    let (x, y) = (g.input("a", &[2, 6, 2, 3]).unwrap(), g.input("b", &[2, 2, 3, 2]).unwrap());
+    add(&mut g, Operation::Matmul, &[(Port::A, x), (Port::B, y)], &[]);
+    let product = |n: usize, head: usize, i: usize, j: usize| -> f64 {
+        let (a, b) = (&a[((n * 6 + head) * 2 + i) * 3..], &b[(n * 2 + head / 3) * 6 + j..]);
+        (0..3).map(|k| a[k] * b[k * 2]).sum()
+    };
+    let want: Vec<f64> =
+        (0..48).map(|at| product(at / 24, at / 4 % 6, at / 2 % 2, at % 2)).collect();
+    assert_close(&run(g.spec(), &[(x, a.clone()), (y, b.clone())])[0], &want, 1e-6);
+}
+
+#[test]
+fn heads_are_reduced_in_groups() {
+    let x = data(2 * 6 * 2 * 3, 7);
+    let group = |n: usize, head: usize, at: usize| -> [f64; 3] {
+        [0, 1, 2].map(|of| x[(n * 6 + head * 3 + of) * 6 + at])
+    };
+    for (mode, of) in [
+        (R::Add, (|v: [f64; 3]| v.iter().sum()) as fn([f64; 3]) -> f64),
+        (R::Mul, |v| v.iter().product()),
+        (R::Max, |v| v.into_iter().fold(f64::NEG_INFINITY, f64::max)),
+    ] {
+        let mut g = graph();
+        let input = g.input("x", &[2, 6, 2, 3]).unwrap();
+        let y = g.reduction(input, mode, &[2, 2, 2, 3]).unwrap();
+        g.set_output(y, true).unwrap();
+        let want: Vec<f64> = (0..24).map(|at| of(group(at / 12, at / 6 % 2, at % 6))).collect();
+        assert_close(&run(g.spec(), &[(input, x.clone())])[0], &want, 1e-6);
+    }
+    // Rows of a group are reduced with it.
+    let mut g = graph();
+    let input = g.input("x", &[2, 6, 2, 3]).unwrap();
+    let y = g.reduction(input, R::Add, &[1, 2, 1, 3]).unwrap();
+    g.set_output(y, true).unwrap();
+    let sum = |head: usize, column: usize| -> f64 {
+        (0..4).flat_map(|at| group(at / 2, head, at % 2 * 3 + column)).sum()
+    };
+    let want: Vec<f64> = (0..6).map(|at| sum(at / 3, at % 3)).collect();
+    assert_close(&run(g.spec(), &[(input, x.clone())])[0], &want, 1e-6);
+}
+
+#[test]
 fn statistics_softmax_and_masks() {
     let mut g = graph();
     let image = g.input("image", &[2, 2, 2]).unwrap();
