@@ -43,7 +43,7 @@ pub use op::{
 };
 pub use plan::{
     Choice, EngineConfigSpec, HeurMode, HeurSpec, Plan, PlanRunner, PlanSpec, Planner, Policy,
-    Progress, Step, VariantPack, VariantPackSpec,
+    Progress, Rewrite, Step, VariantPack, VariantPackSpec,
 };
 pub use tensor::{Layout, TensorSpec, Uid};
 pub use valid::ValidGraph;

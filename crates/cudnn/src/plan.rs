@@ -99,6 +99,20 @@ pub struct Policy {
     /// Whether float32 may be multiplied as TF32.
     #[serde(default)]
     pub tf32: bool,
+    /// What a planner may do with a graph that the device has no plan for as it is.
+    #[serde(default)]
+    pub rewrite: Rewrite,
+}
+
+/// What a planner may do with a graph that the device has no plan for as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rewrite {
+    /// See the same memory under other dimensions, which costs nothing.
+    View,
+    /// That, and compute it by several plans, which pass tensors on in the scratch memory.
+    #[default]
+    Split,
 }
 
 /// How an engine is chosen.

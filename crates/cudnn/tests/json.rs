@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use keyfold_core::ErrorKind;
 use keyfold_cudnn::{
     Choice, DataType, Defaults, Document, EngineConfigSpec, FORMAT, Graph, GraphOptions, GraphSpec,
-    HeurMode, HeurSpec, Operation, PlanSpec, PointwiseMode, Policy, VariantPackSpec,
+    HeurMode, HeurSpec, Operation, PlanSpec, PointwiseMode, Policy, Rewrite, VariantPackSpec,
 };
 use samples::{sample, samples};
 use serde_json::{Value, json};
@@ -33,7 +33,12 @@ fn specifications_survive_json() {
     let config = EngineConfigSpec { engine: "7".to_string(), knobs: vec![(3, 1), (0, -2)] };
     survives(&HeurSpec { mode: HeurMode::B, top_k: 4 });
     survives(&config);
-    let policy = Policy { choice: Choice::Autotune, workspace_limit: Some(1 << 40), tf32: true };
+    let policy = Policy {
+        choice: Choice::Autotune,
+        workspace_limit: Some(1 << 40),
+        tf32: true,
+        rewrite: Rewrite::View,
+    };
     survives(&PlanSpec {
         device: "h100, 9.27".to_string(),
         policy,

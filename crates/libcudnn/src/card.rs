@@ -159,8 +159,8 @@ struct RunPart {
 /// Where the memory of a part's tensor is.
 #[derive(Debug)]
 enum Source {
-    /// A tensor of the caller's.
-    Given(Uid),
+    /// So many bytes into a tensor of the caller's.
+    Given(Uid, u64),
     /// So many bytes into the scratch memory.
     Scratch(u64),
     /// A number of the plan's own.
@@ -181,11 +181,11 @@ fn parts(finished: Vec<Finished>, document: &PlanDocument, numbered: &Numbered) 
             part.graph.tensors.iter().filter(|tensor| !tensor.is_virtual && named(tensor.uid));
         let held = held.filter(|tensor| constant(tensor.uid).is_none());
         let tensors = held.map(|tensor| {
-            let alias = part.aliases.iter().find(|alias| alias.0 == tensor.uid);
-            let uid = alias.map_or(tensor.uid, |alias| alias.1);
+            let alias = part.aliases.iter().find(|alias| alias.uid == tensor.uid);
+            let (uid, behind) = alias.map_or((tensor.uid, 0), |alias| (alias.of, alias.offset));
             match document.passed.iter().find(|passed| passed.0 == uid) {
-                Some((_, offset)) => (tensor.uid, Source::Scratch(*offset)),
-                None => (tensor.uid, Source::Given(numbered.given(uid).unwrap_or(uid))),
+                Some((_, offset)) => (tensor.uid, Source::Scratch(*offset + behind)),
+                None => (tensor.uid, Source::Given(numbered.given(uid).unwrap_or(uid), behind)),
             }
         });
         let constants =
@@ -331,9 +331,11 @@ impl PlanRunner for Runner {
                 for (uid, source) in &part.tensors {
                     uids.push(*uid);
                     pointers.push(match source {
-                        Source::Given(uid) => {
+                        Source::Given(uid, behind) => {
                             let found = given.iter().find(|entry| entry.0 == *uid);
-                            found.map_or(std::ptr::null_mut(), |entry| entry.1.cast())
+                            found.map_or(std::ptr::null_mut(), |entry| {
+                                entry.1.wrapping_add(*behind as usize).cast()
+                            })
                         }
                         Source::Scratch(offset) => scratch.wrapping_add(*offset as usize).cast(),
                         Source::Constant(bytes) => bytes.as_ptr().cast_mut().cast(),

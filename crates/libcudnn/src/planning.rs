@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::{
     self, Candidate, EngineChoice, Finished, NONDETERMINISTIC, Ranked, Ranking, TENSOR_CORE, Target,
 };
-use crate::legal::{self, Part, Program};
+use crate::legal::{self, Alias, Part, Program};
 use crate::library::Library;
 use crate::lower::{Constant, Lowered, lower};
 
@@ -38,8 +38,8 @@ pub struct PlanDocument {
 pub struct PartDocument {
     /// The graph that it computes.
     pub graph: GraphSpec,
-    /// The tensors of that graph that are another view of a tensor of the whole graph, by number.
-    pub aliases: Vec<(Uid, Uid)>,
+    /// The tensors of that graph that lie in another tensor's memory.
+    pub aliases: Vec<Alias>,
     /// The heuristics that ranked the engine.
     pub mode: Ranked,
     /// The engine.

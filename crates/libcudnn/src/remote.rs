@@ -63,7 +63,10 @@ impl Planner for RemotePlanner {
         let Kept { plan: document, steps } = Store::keep(
             self.store.as_ref(),
             asked,
-            Ok,
+            |document| {
+                self.helpers.reload(&document, &self.card, progress)?;
+                Ok(document)
+            },
             || self.helpers.plan(numbered.graph.spec(), &self.card, policy, progress),
             |document: &PlanDocument| document,
         )?;

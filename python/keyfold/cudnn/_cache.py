@@ -169,6 +169,7 @@ class PlanCache:
         workspace_limit: int | None = None,
         precision: str = "spec",
         tf32: bool = False,
+        rewrite: str = "split",
         progress: Progress | None = None,
     ) -> list[Plan]:
         """Build plans ahead, for each of several sizes.
@@ -182,6 +183,7 @@ class PlanCache:
             workspace_limit: the most scratch memory of a run.
             precision: what the reference executor computes in.
             tf32: whether float32 may be multiplied as TF32.
+            rewrite: what libcudnn's planner may do with the graph.
             progress: called with the number of shapes done, of all, and what is done next.
 
         Returns:
@@ -207,7 +209,7 @@ class PlanCache:
             [(_number(graph, key), sizes(dim, "prepare(): shapes")) for key, dim in shape.items()]
             for shape in shapes
         ]
-        options = graph._options(device, policy, workspace_limit, precision, tf32)
+        options = graph._options(device, policy, workspace_limit, precision, tf32, rewrite)
         plans = _core._cudnn_prepare(graph._native, graph._keys(), listed, options, progress)
         return [Plan(plan, graph._may_be_narrow) for plan in plans]
 

@@ -196,6 +196,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
         workspace_limit: int | None = None,
         precision: str = "spec",
         tf32: bool = False,
+        rewrite: str = "split",
         progress: Progress | None = None,
     ) -> Plan:
         """Return the graph's plan for a device, from the cache or built now; Ctrl-C cancels.
@@ -210,6 +211,9 @@ class Graph(Activations, Convolutions, Operations, Attention):
                 executor counts the virtual tensors that it holds at once.
             precision: `spec` computes in the graph's data types, `float32` and `float64` in those.
             tf32: whether float32 may be multiplied as TF32.
+            rewrite: what libcudnn's planner may do with a graph that it has no engine for: `view`
+                sees the same memory under other dimensions, `split` computes it by several plans,
+                too. `Plan.steps` say what was done.
             progress: called with the number of steps done, of all steps, and what is done next;
                 what it raises cancels the build.
 
@@ -219,7 +223,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
                 plans with it died.
             Error: the graph isn't valid, as of `validate`.
         """
-        options = self._options(device, policy, workspace_limit, precision, tf32)
+        options = self._options(device, policy, workspace_limit, precision, tf32, rewrite)
         native = _core._cudnn_build(self._native, self._keys(), options, progress)
         return Plan(native, self._may_be_narrow)
 
@@ -229,7 +233,12 @@ class Graph(Activations, Convolutions, Operations, Attention):
 
     @staticmethod
     def _options(
-        device: Any, policy: str, workspace_limit: int | None, precision: str, tf32: bool
+        device: Any,
+        policy: str,
+        workspace_limit: int | None,
+        precision: str,
+        tf32: bool,
+        rewrite: str,
     ) -> dict[str, Any]:
         if workspace_limit is not None:
             workspace_limit = integer(workspace_limit, "build(): workspace_limit")
@@ -245,6 +254,7 @@ class Graph(Activations, Convolutions, Operations, Attention):
             "workspace_limit": workspace_limit,
             "precision": word(precision, "build(): precision"),
             "tf32": bool(tf32),
+            "rewrite": word(rewrite, "build(): rewrite"),
         }
 
     def to_json(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keyfold import _core
-from keyfold._errors import InvalidValue
+from keyfold._errors import DeviceError, InvalidValue
 
 __all__ = ["CardProfile", "Plans", "base", "options", "packages", "plans"]
 
@@ -142,11 +142,11 @@ def options(device: Any) -> dict[str, Any] | None:
         # Names of devices and of cards are one list for whoever mistypes one.
         try:
             found = _core.Device(device)
-        except InvalidValue as error:
+        except DeviceError as error:
             if not isinstance(device, str) or not re.fullmatch(r"[A-Za-z]\w*", device):
                 raise
             cards = ", ".join(CardProfile.names())
-            raise InvalidValue(f"{error}; cards that libcudnn plans for are {cards}") from None
+            raise DeviceError(f"{error}; cards that libcudnn plans for are {cards}") from None
         if found.type != "cuda":
             return None
         ordinal = found.index

@@ -218,8 +218,8 @@ impl Writer {
 
     /// Writes the policy and the device profile, on which a plan depends beside the graph.
     pub(crate) fn circumstances(&mut self, profile: &str, policy: &Policy) {
-        let Policy { choice, workspace_limit, tf32 } = policy;
-        self.0.extend([*choice as u8, u8::from(*tf32)]);
+        let Policy { choice, workspace_limit, tf32, rewrite } = policy;
+        self.0.extend([*choice as u8, u8::from(*tf32), *rewrite as u8]);
         self.optional(*workspace_limit, |writer, limit| {
             writer.0.extend_from_slice(&limit.to_le_bytes());
         });

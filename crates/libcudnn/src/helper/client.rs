@@ -303,6 +303,24 @@ impl Helpers {
         answer
     }
 
+    /// Proves that libcudnn takes a plan that was kept, for the card that it is of.
+    ///
+    /// # Errors
+    /// Those of libcudnn, and as [`Helpers::plan`].
+    pub fn reload(
+        &self,
+        document: &PlanDocument,
+        profile: &Profile,
+        progress: Progress<'_>,
+    ) -> Result<()> {
+        let texts = document.parts.iter().map(|part| part.json.clone()).collect();
+        let request = Request::Reload { texts, properties: profile.properties_json() };
+        self.ask(&request, progress, |answer| match answer {
+            Response::Reloaded => Ok(()),
+            other => Err(other),
+        })
+    }
+
     /// Ranks the engines of a graph for a card: at most `limit` for each part, compiled where that is asked for.
     ///
     /// # Errors

@@ -18,6 +18,8 @@ const LONGEST: u32 = 64 << 20;
 pub(crate) enum Request {
     /// A plan of a graph.
     Plan { graph: GraphSpec, properties: String, policy: Policy },
+    /// Whether libcudnn takes its own texts of plans.
+    Reload { texts: Vec<String>, properties: String },
     /// All engines of a graph, at most so many, compiled or only ranked.
     Rank { graph: GraphSpec, properties: String, policy: Policy, limit: usize, compile: bool },
 }
@@ -32,6 +34,8 @@ pub(crate) enum Response {
     Step { done: usize, total: usize, what: String },
     /// The plan.
     Plan(Box<PlanDocument>),
+    /// It takes them.
+    Reloaded,
     /// The engines.
     Ranked(Vec<RankedEngine>),
     /// Why there is none.

@@ -8,7 +8,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_cudnn::{GraphSpec, Step, ValidGraph};
 
 use super::protocol::{Failure, Request, Response, read, write};
-use crate::engine::{Target, properties};
+use crate::engine::{Target, properties, reload};
 use crate::library::Library;
 use crate::planning::{plan, rank};
 
@@ -60,6 +60,12 @@ fn answer(
             let (graph, properties) = (proven(graph)?, properties(library, &document)?);
             let planned = plan(library, &graph, &Target::Profile(&properties), &policy, progress)?;
             Ok(Response::Plan(Box::new(planned.document)))
+        }
+        Request::Reload { texts, properties: document } => {
+            let properties = properties(library, &document)?;
+            let target = Target::Profile(&properties);
+            texts.iter().try_for_each(|text| reload(library, text, &target).map(drop))?;
+            Ok(Response::Reloaded)
         }
         Request::Rank { graph, properties: document, policy, limit, compile } => {
             let (graph, properties) = (proven(graph)?, properties(library, &document)?);

@@ -79,8 +79,7 @@ pub fn programs(graph: &ValidGraph, policy: &Policy) -> Result<Vec<Program>> {
     // As one operation it is never planned.
     attention::expand_gradients(&mut whole)?;
     all.extend(whole.finish(&[Cut::Whole], false));
-    let viewed = Sketch { ..whole.clone() };
-    all.extend(viewed.finish(&[Cut::Whole], true));
+    all.extend(whole.finish(&[Cut::Whole], true));
     if policy.rewrite == Rewrite::View {
         return Ok(all);
     }

@@ -30,15 +30,28 @@ pub(super) fn expand(sketch: &mut Sketch) -> Result<()> {
         let (dims, strides, offset) = match &op.operation {
             Operation::Transpose(transpose) => {
                 let from = sketch.tensor(x);
-                let places: Vec<usize> =
-                    transpose.permutation.iter().filter_map(|&axis| usize::try_from(axis).ok()).collect();
+                let places: Vec<usize> = transpose
+                    .permutation
+                    .iter()
+                    .filter_map(|&axis| usize::try_from(axis).ok())
+                    .collect();
                 let dims = places.iter().map(|&axis| from.dims[axis]).collect();
                 (dims, places.iter().map(|&axis| from.strides[axis]).collect(), 0)
             }
             Operation::Slice(slice) => {
                 let from = sketch.tensor(x);
-                let offset: i64 = slice.start.iter().zip(&from.strides).map(|(start, stride)| start * stride).sum();
-                let strides = slice.stride.iter().zip(&from.strides).map(|(step, stride)| step * stride).collect();
+                let offset: i64 = slice
+                    .start
+                    .iter()
+                    .zip(&from.strides)
+                    .map(|(start, stride)| start * stride)
+                    .sum();
+                let strides = slice
+                    .stride
+                    .iter()
+                    .zip(&from.strides)
+                    .map(|(step, stride)| step * stride)
+                    .collect();
                 (sketch.dims(y).to_vec(), strides, offset)
             }
             Operation::Reshape => match seen_as(sketch, x, y) {
@@ -55,7 +68,8 @@ pub(super) fn expand(sketch: &mut Sketch) -> Result<()> {
 fn seen_as(sketch: &Sketch, x: Uid, y: Uid) -> Option<Vec<i64>> {
     let is_packed = |uid: Uid| {
         let tensor = sketch.tensor(uid);
-        tensor.is_virtual || Layout::Packed.strides(&tensor.dims).is_ok_and(|packed| packed == tensor.strides)
+        tensor.is_virtual
+            || Layout::Packed.strides(&tensor.dims).is_ok_and(|packed| packed == tensor.strides)
     };
     let packed = Layout::Packed.strides(sketch.dims(y)).ok()?;
     (is_packed(x) && is_packed(y) && sketch.tensor(y).strides == packed).then_some(packed)
@@ -114,7 +128,12 @@ fn reshape(sketch: &mut Sketch, op: &OpSpec, x: Uid, y: Uid) -> Result<Option<Ve
 }
 
 /// Writes each input into its part of the output, or has it written there.
-fn concatenate_into(sketch: &mut Sketch, op: &OpSpec, y: Uid, axis: usize) -> Result<Option<Vec<OpSpec>>> {
+fn concatenate_into(
+    sketch: &mut Sketch,
+    op: &OpSpec,
+    y: Uid,
+    axis: usize,
+) -> Result<Option<Vec<OpSpec>>> {
     if !sketch.has_memory(y) {
         return Ok(None);
     }

@@ -44,9 +44,12 @@ fn inference(sketch: &mut Sketch, op: &OpSpec) -> Option<Vec<OpSpec>> {
 /// Group norm of packed images: the norm of instances of which each is a group, with a scale of 1 and a bias of 0, and
 /// then the channels' own.
 fn groups(sketch: &mut Sketch, op: &OpSpec, norm: &Norm) -> Result<Option<Vec<OpSpec>>> {
-    let ports = (op.input(Port::X), op.input(Port::Scale), op.input(Port::Bias), op.output(Port::Y));
+    let ports =
+        (op.input(Port::X), op.input(Port::Scale), op.input(Port::Bias), op.output(Port::Y));
     let (Some(x), Some(scale), Some(bias), Some(y)) = ports else { return Ok(None) };
-    let (Some(count), Some(epsilon)) = (norm.groups, op.input(Port::Epsilon)) else { return Ok(None) };
+    let (Some(count), Some(epsilon)) = (norm.groups, op.input(Port::Epsilon)) else {
+        return Ok(None);
+    };
     let tensor = sketch.tensor(x).clone();
     let packed = keyfold_cudnn::Layout::Packed.strides(&tensor.dims)?;
     if tensor.strides != packed || !sketch.has_memory(x) || tensor.dims.len() < 3 {
@@ -57,7 +60,8 @@ fn groups(sketch: &mut Sketch, op: &OpSpec, norm: &Norm) -> Result<Option<Vec<Op
     let strides = vec![count * size, size, 1, 1];
     let viewed = sketch.view(x, dims.clone(), strides, 0);
     // Engines read scale and bias from memory: exp(0) and 0 of as many indices along a dimension of size 1.
-    let of_groups = |sketch: &mut Sketch| -> Result<Uid> { sketch.passing(DataType::F32, &[1, count, 1, 1]) };
+    let of_groups =
+        |sketch: &mut Sketch| -> Result<Uid> { sketch.passing(DataType::F32, &[1, count, 1, 1]) };
     let pattern = sketch.view(x, vec![1, count, 1, 1], vec![count, 1, 1, 1], 0);
     let zero = of_groups(sketch)?;
     let one = of_groups(sketch)?;
@@ -68,7 +72,8 @@ fn groups(sketch: &mut Sketch, op: &OpSpec, norm: &Norm) -> Result<Option<Vec<Op
     let exponential = sketch.pointwise(PointwiseMode::Exp, &[zero], one);
     let normal = sketch.passing(DataType::F32, &dims)?;
     let inner = Norm { mode: NormMode::InstanceNorm, phase: norm.phase, groups: None };
-    let inputs = [(Port::X, viewed), (Port::Scale, one), (Port::Bias, zero), (Port::Epsilon, epsilon)];
+    let inputs =
+        [(Port::X, viewed), (Port::Scale, one), (Port::Bias, zero), (Port::Epsilon, epsilon)];
     let mut outputs = vec![(Port::Y, normal)];
     for port in [Port::Mean, Port::InvVariance] {
         if let Some(uid) = op.output(port) {

@@ -62,7 +62,8 @@ fn means(sketch: &mut Sketch, op: &OpSpec, mode: ReductionMode) -> Result<Option
     let before = |sketch: &mut Sketch| sketch.passing_like(DataType::F32, x);
     let new = match mode {
         ReductionMode::Avg => {
-            let count = sketch.tensor(x).numel().unwrap_or(1) / sketch.tensor(y).numel().unwrap_or(1).max(1);
+            let count = sketch.tensor(x).numel().unwrap_or(1)
+                / sketch.tensor(y).numel().unwrap_or(1).max(1);
             let share = sketch.number(sketch.dims(x).len(), 1.0 / count as f64);
             let scaled = before(sketch);
             sketch.note("a mean as the sum of shares");
@@ -142,7 +143,9 @@ pub(super) fn in_stages(sketch: &mut Sketch) -> Result<()> {
             } else {
                 let mut dims = sketch.dims(from).to_vec();
                 let mut order: Vec<usize> = (0..dims.len()).collect();
-                order.sort_by_key(|&axis| (std::cmp::Reverse(sketch.tensor(from).strides[axis]), axis));
+                order.sort_by_key(|&axis| {
+                    (std::cmp::Reverse(sketch.tensor(from).strides[axis]), axis)
+                });
                 axes.iter().for_each(|&axis| dims[axis] = 1);
                 let to = sketch.passing(DataType::F32, &dims)?;
                 let mut stride = 1;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use keyfold_core::Result;
 use keyfold_cudnn::{
-    DataType, GraphSpec, Layout, Number, OpSpec, Operation, Pointwise, PointwiseMode, Port, Reduction,
-    ReductionMode, TensorSpec, Uid, ValidGraph,
+    DataType, GraphSpec, Layout, Number, OpSpec, Operation, Pointwise, PointwiseMode, Port,
+    Reduction, ReductionMode, TensorSpec, Uid, ValidGraph,
 };
 
 use super::split::{self, Cut};
@@ -39,7 +39,8 @@ impl Sketch {
     pub(super) fn new(graph: &ValidGraph) -> Sketch {
         let spec = graph.spec();
         let tensors = spec.tensors.iter().map(|tensor| (tensor.uid, tensor.clone())).collect();
-        let given = spec.tensors.iter().filter(|tensor| !tensor.is_virtual).map(|tensor| tensor.uid);
+        let given =
+            spec.tensors.iter().filter(|tensor| !tensor.is_virtual).map(|tensor| tensor.uid);
         Sketch {
             name: spec.name.clone(),
             tensors,
@@ -90,7 +91,14 @@ impl Sketch {
     pub(super) fn passing_like(&mut self, dtype: DataType, uid: Uid) -> Uid {
         let like = self.tensor(uid).clone();
         let name = String::new();
-        self.add(TensorSpec { dtype: Some(dtype), is_virtual: true, by_value: false, scalar: None, name, ..like })
+        self.add(TensorSpec {
+            dtype: Some(dtype),
+            is_virtual: true,
+            by_value: false,
+            scalar: None,
+            name,
+            ..like
+        })
     }
 
     /// Adds a number by value of as many dimensions.
@@ -175,8 +183,12 @@ impl Sketch {
         }
         let memory = passed.iter().map(|uid| {
             let tensor = sketch.tensor(*uid);
-            let extent: i64 =
-                tensor.dims.iter().zip(&tensor.strides).map(|(size, stride)| (size - 1) * stride).sum();
+            let extent: i64 = tensor
+                .dims
+                .iter()
+                .zip(&tensor.strides)
+                .map(|(size, stride)| (size - 1) * stride)
+                .sum();
             (*uid, tensor.dtype.unwrap_or(DataType::F32), extent as u64 + 1)
         });
         let mut passed: Vec<(Uid, DataType, u64)> = memory.collect();
@@ -229,7 +241,8 @@ impl Sketch {
             Some(Alias { uid: *uid, of: place.of, offset: (place.offset * size) as u64 })
         });
         let aliases: Vec<Alias> = aliases.collect();
-        let mut tensors: Vec<TensorSpec> = used.iter().map(|uid| self.tensor(*uid).clone()).collect();
+        let mut tensors: Vec<TensorSpec> =
+            used.iter().map(|uid| self.tensor(*uid).clone()).collect();
         for tensor in &mut tensors {
             let alias = aliases.iter().find(|alias| alias.uid == tensor.uid);
             if let Some(alias) = alias.filter(|alias| alias.offset > 0) {
@@ -237,7 +250,8 @@ impl Sketch {
                 tensor.alignment = tensor.alignment.min(1 << alias.offset.trailing_zeros());
             }
         }
-        let graph = GraphSpec { name: self.name.clone(), tensors, operations, ..GraphSpec::default() };
+        let graph =
+            GraphSpec { name: self.name.clone(), tensors, operations, ..GraphSpec::default() };
         Ok(Part { graph: Arc::new(graph.validate()?), aliases })
     }
 }

@@ -21,7 +21,10 @@ struct Groups {
 pub(super) fn parts(sketch: &mut Sketch, operations: &[OpSpec]) -> Result<Vec<Part>> {
     let is = |wanted: fn(&Operation) -> bool| operations.iter().any(|op| wanted(&op.operation));
     let plain = operations.iter().all(|op| {
-        matches!(op.operation, Operation::Pointwise(_) | Operation::Reduction(_) | Operation::Matmul)
+        matches!(
+            op.operation,
+            Operation::Pointwise(_) | Operation::Reduction(_) | Operation::Matmul
+        )
     });
     let viewed = if !plain {
         lines(sketch, operations)
@@ -69,8 +72,9 @@ fn group(sketch: &Sketch, uids: &[Uid]) -> Option<Groups> {
     if tensors.iter().any(|tensor| tensor.dims.len() != rank) {
         return None;
     }
-    let full: Vec<i64> =
-        (0..rank).map(|axis| tensors.iter().map(|tensor| tensor.dims[axis]).max().unwrap_or(1)).collect();
+    let full: Vec<i64> = (0..rank)
+        .map(|axis| tensors.iter().map(|tensor| tensor.dims[axis]).max().unwrap_or(1))
+        .collect();
     // The order of the axes in memory is that of the largest tensor that has memory.
     let reference = tensors
         .iter()
@@ -190,7 +194,8 @@ fn rows(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
 
 /// A reduction and what is before it: a matrix as an image of one pixel, channels last.
 fn matrices(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
-    let reduction = operations.last().filter(|op| matches!(op.operation, Operation::Reduction(_)))?;
+    let reduction =
+        operations.last().filter(|op| matches!(op.operation, Operation::Reduction(_)))?;
     let (x, y) = (reduction.input(Port::X)?, reduction.output(Port::Y)?);
     let uids = used(operations);
     let mut groups = group(sketch, &uids)?;
@@ -198,7 +203,8 @@ fn matrices(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
         groups.halve(sketch, &uids);
     }
     let sizes = groups.of(sketch.tensor(y)).0;
-    let is_kept: Vec<bool> = sizes.iter().zip(&groups.sizes).map(|(size, full)| size == full).collect();
+    let is_kept: Vec<bool> =
+        sizes.iter().zip(&groups.sizes).map(|(size, full)| size == full).collect();
     if sketch.dims(x).iter().product::<i64>() != groups.sizes.iter().product::<i64>() {
         return None;
     }
@@ -210,7 +216,8 @@ fn matrices(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
         }
         // Rows and columns in each of a few blocks: one plan for each.
         [true, false, true] if groups.sizes[0] <= SLICES => {
-            let inner = Groups { axes: groups.axes[1..].to_vec(), sizes: groups.sizes[1..].to_vec() };
+            let inner =
+                Groups { axes: groups.axes[1..].to_vec(), sizes: groups.sizes[1..].to_vec() };
             let moved = with_axes(operations, &inner, 0)?;
             let slices = 0..groups.sizes[0];
             let local = slices.map(|index| {
@@ -225,7 +232,10 @@ fn matrices(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
                 }
                 (local, moved.clone())
             });
-            Some((local.collect(), "a reduction in the middle as one of a matrix for each block, without a copy"))
+            Some((
+                local.collect(),
+                "a reduction in the middle as one of a matrix for each block, without a copy",
+            ))
         }
         _ => None,
     }
@@ -268,7 +278,9 @@ fn batches(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
     // In each tensor, all batches are there or none is.
     let batches = |tensor: &TensorSpec| tensor.dims[..rank - 2].iter().product::<i64>();
     let most = tensors.iter().map(|tensor| batches(tensor)).max()?;
-    if !fits || tensors.iter().any(|tensor| !matches!(batches(tensor), 1) && batches(tensor) != most) {
+    if !fits
+        || tensors.iter().any(|tensor| !matches!(batches(tensor), 1) && batches(tensor) != most)
+    {
         return None;
     }
     let local = with_views(sketch, &uids, |tensor| {
@@ -279,15 +291,22 @@ fn batches(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
         let steps = &tensor.strides[rank - 2..];
         let size = batches(tensor);
         // The innermost dimension of batches that isn't 1 has their distance.
-        let step = (0..rank - 2).rev().find(|&axis| tensor.dims[axis] > 1).map(|axis| tensor.strides[axis]);
+        let step = (0..rank - 2)
+            .rev()
+            .find(|&axis| tensor.dims[axis] > 1)
+            .map(|axis| tensor.strides[axis]);
         let packed = inner[0] * inner[1];
-        let (dims, strides) = (vec![size, inner[0], inner[1]], vec![step.unwrap_or(packed), steps[0], steps[1]]);
+        let (dims, strides) =
+            (vec![size, inner[0], inner[1]], vec![step.unwrap_or(packed), steps[0], steps[1]]);
         match tensor.is_virtual {
             true => (dims, vec![packed, inner[1], 1]),
             false => (dims, strides),
         }
     });
-    Some((vec![(local, operations.to_vec())], "matrices of all batches along one dimension, without a copy"))
+    Some((
+        vec![(local, operations.to_vec())],
+        "matrices of all batches along one dimension, without a copy",
+    ))
 }
 
 /// Convolutions along one dimension: images of one row.
@@ -295,8 +314,9 @@ fn lines(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
     let mut moved = operations.to_vec();
     let mut any = false;
     for op in &mut moved {
-        if let Operation::ConvFprop(conv) | Operation::ConvDgrad(conv) | Operation::ConvWgrad(conv) =
-            &mut op.operation
+        if let Operation::ConvFprop(conv)
+        | Operation::ConvDgrad(conv)
+        | Operation::ConvWgrad(conv) = &mut op.operation
         {
             if conv.stride.len() != 1 {
                 return None;
@@ -317,7 +337,10 @@ fn lines(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
         };
         (vec![*n, *c, 1, *l], vec![*a, *b, l * s, *s])
     });
-    Some((vec![(local, moved)], "a convolution along one dimension as that of images of one row, without a copy"))
+    Some((
+        vec![(local, moved)],
+        "a convolution along one dimension as that of images of one row, without a copy",
+    ))
 }
 
 /// Returns the attributes of a convolution with a dimension of size 1 before its own.

@@ -43,6 +43,10 @@ const FORWARD: Ports = &[
     (Port::AmaxO, n::SDPA_AMAX_O),
 ];
 
+/// The scales of 8-bit attention, 1 where a graph has none.
+const SCALES: [Port; 6] =
+    [Port::DescaleQ, Port::DescaleK, Port::DescaleV, Port::DescaleS, Port::ScaleS, Port::ScaleO];
+
 pub(super) fn softmax(lowering: &Lowering<'_>, op: &OpSpec) -> Result<Finalized<n::Operation>> {
     Ok(lowering.begin(op, n::CUDNN_BACKEND_OPERATION_SOFTMAX_DESCRIPTOR, SOFTMAX)?.finalize()?)
 }
@@ -86,6 +90,16 @@ pub(super) fn forward(
     if op.input(Port::AttnScale).is_none() {
         let one = TensorSpec::number(0, DataType::F32, 4, Number::Float(1.0));
         own.inputs.push((Port::AttnScale, lowering.extra(one)?));
+    }
+    // 8-bit attention has all of its scales.
+    if op
+        .input(Port::Q)
+        .is_some_and(|q| lowering.graph.tensor(q).dtype.is_some_and(DataType::is_f8))
+    {
+        for port in SCALES.into_iter().filter(|port| op.input(*port).is_none()) {
+            let one = TensorSpec::number(0, DataType::F32, 4, Number::Float(1.0));
+            own.inputs.push((port, lowering.extra(one)?));
+        }
     }
     let softmax = match op.output(Port::Stats) {
         None => None,

@@ -25,6 +25,17 @@ pub(super) fn transpose(
     op: &OpSpec,
     transpose: &Transpose,
 ) -> Result<Finalized<n::Operation>> {
+    // A result without memory whose strides are the input's is the same elements, which engines take as a reshape.
+    if let (Some(x), Some(y)) = (op.input(Port::X), op.output(Port::Y)) {
+        let (from, to) = (lowering.graph.tensor(x), lowering.graph.tensor(y));
+        let strides = transpose
+            .permutation
+            .iter()
+            .filter_map(|&axis| from.strides.get(usize::try_from(axis).ok()?));
+        if to.is_virtual && strides.eq(to.strides.iter()) {
+            return reshape(lowering, op);
+        }
+    }
     Ok(lowering
         .begin(op, n::OPERATION_TRANSPOSE, TRANSPOSE)?
         .ints(n::TRANSPOSE_PERMUTATION, &transpose.permutation)?

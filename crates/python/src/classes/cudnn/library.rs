@@ -66,11 +66,18 @@ impl LibraryOptions {
     /// Returns the helpers, which all cards and folders share.
     fn helpers(&self) -> Result<Arc<Helpers>> {
         static ALL: Kept<Helpers> = LazyLock::new(Mutex::default);
-        let shared = LibraryOptions { card: None, ordinal: 0, folder: None, folder_limit: 0, ..self.clone() };
+        let shared = LibraryOptions {
+            card: None,
+            ordinal: 0,
+            folder: None,
+            folder_limit: 0,
+            ..self.clone()
+        };
         kept(&ALL, &shared, || {
             let found = find::library(&self.packages)?;
             let Some((program, arguments)) = self.helper.split_first() else {
-                let message = "this Python has no program (sys.executable) that a helper process could run";
+                let message =
+                    "this Python has no program (sys.executable) that a helper process could run";
                 return Err(Error::new(ErrorKind::Library, message));
             };
             Ok(Arc::new(Helpers::new(Launch {
@@ -91,7 +98,13 @@ impl LibraryOptions {
     /// Returns libcudnn in this process.
     fn library(&self) -> Result<Arc<Library>> {
         static ALL: Kept<Library> = LazyLock::new(Mutex::default);
-        let shared = LibraryOptions { card: None, ordinal: 0, folder: None, folder_limit: 0, ..self.clone() };
+        let shared = LibraryOptions {
+            card: None,
+            ordinal: 0,
+            folder: None,
+            folder_limit: 0,
+            ..self.clone()
+        };
         kept(&ALL, &shared, || Library::load_found(&find::library(&self.packages)?))
     }
 
@@ -116,7 +129,9 @@ pub(crate) fn _cudnn_helper(py: Python<'_>, library: PathBuf) -> i32 {
 
 /// The libraries that there are: path, origin, and why it isn't used.
 #[pyfunction]
-pub(crate) fn _cudnn_libraries(packages: Vec<PathBuf>) -> Vec<(PathBuf, &'static str, Option<String>)> {
+pub(crate) fn _cudnn_libraries(
+    packages: Vec<PathBuf>,
+) -> Vec<(PathBuf, &'static str, Option<String>)> {
     let all = find::candidates(&packages).into_iter();
     all.map(|found| (found.path, found.origin, found.refusal)).collect()
 }
@@ -191,7 +206,10 @@ pub(crate) fn _cudnn_rank(
     let spec = graph.spec();
     build_with(py, progress, |progress| {
         let policy = options.policy()?;
-        let chosen = options.libcudnn.as_ref().and_then(|libcudnn| Some((libcudnn, libcudnn.card.as_ref()?)));
+        let chosen = options
+            .libcudnn
+            .as_ref()
+            .and_then(|libcudnn| Some((libcudnn, libcudnn.card.as_ref()?)));
         let Some((libcudnn, profile)) = chosen else {
             let message = "engines are ranked for the card of a profile: give its name or its file";
             return Err(Error::new(ErrorKind::Value, message));

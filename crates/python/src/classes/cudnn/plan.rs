@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use keyfold::cudnn::{
-    Choice, DataType, PlanRunner, Planner, Policy, Precision, Prepared, Progress, Reference, Uid, plan_cache,
+    Choice, DataType, PlanRunner, Planner, Policy, Precision, Prepared, Progress, Reference,
+    Rewrite, Uid, plan_cache,
 };
 use keyfold_core::{Device, Error, ErrorKind, Result, Shape, Strides};
 use keyfold_dispatch::DispatchKey;
@@ -43,6 +44,8 @@ pub(crate) struct Options {
     workspace_limit: Option<Count>,
     #[pyo3(item)]
     tf32: bool,
+    #[pyo3(item)]
+    rewrite: String,
     /// How libcudnn plans, where it does.
     #[pyo3(item)]
     pub(crate) libcudnn: Option<LibraryOptions>,
@@ -76,7 +79,9 @@ impl Options {
         ];
         let choice = named("policy", &all, &self.policy)?;
         let workspace_limit = self.workspace_limit.as_ref().map(|limit| limit.0 as u64);
-        Ok(Policy { choice, workspace_limit, tf32: self.tf32 })
+        let rewrite =
+            named("rewrite", &[("view", Rewrite::View), ("split", Rewrite::Split)], &self.rewrite)?;
+        Ok(Policy { choice, workspace_limit, tf32: self.tf32, rewrite })
     }
 }
 
