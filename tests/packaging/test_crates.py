@@ -28,11 +28,12 @@ ALLOWED = {
     "ops": {"core", "dispatch", "tensor", "expr", "layers", "backend"},
     "conformance": {"core", "dispatch", "tensor", "expr", "layers", "backend", "ops"},
     "cudnn": {"core", "dispatch", "tensor", "backend"},
+    "libcudnn": {"core", "tensor", "cudnn"},
     "plugin": set(),
     "ffi": {"core", "dispatch", "tensor", "expr", "backend", "plugin"},
     "keyfold": {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "cpu", "layers", "ops"),
-        *("conformance", "cudnn", "plugin", "ffi"),
+        *("conformance", "cudnn", "libcudnn", "plugin", "ffi"),
     },
     "python": {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "layers", "ops", "ffi"),
@@ -49,6 +50,7 @@ ALLOWED_IN_TESTS = {
     "conformance": {"backend", "cpu", "keyfold"},
     "layers": {"cpu", "keyfold"},
     "cudnn": {"backend", "keyfold"},
+    "libcudnn": {"keyfold"},
 }
 
 

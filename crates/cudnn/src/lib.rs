@@ -22,6 +22,12 @@ mod tensor;
 mod valid;
 mod validate;
 
+/// The cache's locks, which survive fork, for what planners share.
+#[cfg(not(loom))]
+pub mod locks {
+    pub use crate::cache::sync::{Guard, lock, pause};
+}
+
 pub use build::{
     AttentionGradients, AttentionInputs, AttentionScales, Graph, GraphOptions, NormGradients,
     Normalized, Running, ScaledAttention,

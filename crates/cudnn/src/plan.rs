@@ -195,6 +195,12 @@ pub trait PlanRunner: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Returns the plan as its device's library has it, as JSON: what is needed to run it elsewhere. `None` where it
+    /// is calls of operators.
+    fn document(&self) -> Option<String> {
+        None
+    }
+
     /// Allocates memory for an output or for scratch, one dimension of it: by the device's backend, unless a runner
     /// is for a device that has none.
     ///

@@ -4,10 +4,10 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use keyfold_core::{DType, Device, Result};
+use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 use keyfold_cudnn::{
-    GraphSpec, Number, Plan, PlanRunner, Planner, Policy, Progress, TensorSpec, Uid, ValidGraph,
-    VariantPack,
+    DataType, GraphSpec, Number, Plan, PlanRunner, Planner, Policy, Progress, TensorSpec, Uid,
+    ValidGraph, VariantPack,
 };
 use keyfold_tensor::Tensor;
 
@@ -107,6 +107,7 @@ impl Planner for CardPlanner {
         policy: &Policy,
         progress: Progress<'_>,
     ) -> Result<Plan> {
+        check_booleans(&graph)?;
         let inner = &self.inner;
         let numbered = Numbered::of(&graph)?;
         let version = inner.library.version().to_string();
@@ -129,7 +130,9 @@ impl Planner for CardPlanner {
         let spec = document.spec(&self.profile, policy, steps);
         let bytes = document.parts.iter().map(|part| part.json.len() as u64).sum();
         let device = inner.context.device();
-        let runner = Runner { inner: inner.clone(), parts: parts(finished, &document, &numbered) };
+        let parts = parts(finished, &document, &numbered);
+        let inner = inner.clone();
+        let runner = Runner { inner, parts, document, given: numbered.given };
         Ok(Plan { graph, spec, device, alignment: 16, bytes, runner: Box::new(runner) })
     }
 }
@@ -146,6 +149,18 @@ impl CardPlanner {
         })?;
         Ok(Planned { finished, document })
     }
+}
+
+/// Refuses booleans with memory: libcudnn holds eight in a byte, and arrays have one.
+fn check_booleans(graph: &ValidGraph) -> Result<()> {
+    let held = |tensor: &&TensorSpec| !tensor.is_virtual && tensor.dtype == Some(DataType::Bool);
+    let Some(tensor) = graph.spec().tensors.iter().find(held) else { return Ok(()) };
+    let message = format!(
+        "tensor {} is bool and has memory: libcudnn holds 8 booleans in a byte, and arrays one; make it virtual, or int8 \
+         by an identity or a selection",
+        tensor.label()
+    );
+    Err(Error::new(ErrorKind::NotSupported, message))
 }
 
 /// A part of a plan that runs.
@@ -198,7 +213,7 @@ fn parts(finished: Vec<Finished>, document: &PlanDocument, numbered: &Numbered) 
 
 /// Returns a number's bytes in its dtype.
 fn bytes(constant: &Constant) -> Box<[u8; 8]> {
-    use keyfold_cudnn::DataType as D;
+    use DataType as D;
     let mut bytes = Box::new([0; 8]);
     let (x, i) = match constant.value {
         Number::Float(x) => (x, x as i64),
@@ -268,7 +283,7 @@ impl Times for Stopwatch<'_> {
         let (mut uids, mut pointers): (Vec<Uid>, Vec<*mut c_void>) = (Vec::new(), Vec::new());
         for tensor in held {
             uids.push(tensor.uid);
-            let dtype = tensor.dtype.unwrap_or(keyfold_cudnn::DataType::F32);
+            let dtype = tensor.dtype.unwrap_or(DataType::F32);
             if tensor.by_value {
                 let value = Number::Float(1.0);
                 numbers.push(bytes(&Constant { uid: tensor.uid, dtype, value }));
@@ -312,6 +327,9 @@ impl Times for Stopwatch<'_> {
 struct Runner {
     inner: Arc<Inner>,
     parts: Vec<RunPart>,
+    document: PlanDocument,
+    /// The caller's numbers of tensors.
+    given: Vec<Uid>,
 }
 
 impl PlanRunner for Runner {
@@ -355,6 +373,10 @@ impl PlanRunner for Runner {
             }
             Ok(())
         })
+    }
+
+    fn document(&self) -> Option<String> {
+        Some(self.document.to_json(&self.given))
     }
 
     fn allocate(&self, elements: usize, dtype: DType, _device: Device) -> Result<Tensor> {

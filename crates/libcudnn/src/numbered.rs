@@ -11,7 +11,7 @@ pub(crate) struct Numbered {
     pub(crate) graph: ValidGraph,
     pub(crate) key: CanonicalKey,
     /// The caller's numbers in that order.
-    given: Vec<Uid>,
+    pub(crate) given: Vec<Uid>,
 }
 
 impl Numbered {

@@ -381,6 +381,13 @@ fn rank_part(
 }
 
 impl PlanDocument {
+    /// Returns the plan as JSON, with the caller's number of each tensor in the order of the plan's, from 1.
+    pub(crate) fn to_json(&self, given: &[Uid]) -> String {
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        value["given"] = given.into();
+        value.to_string()
+    }
+
     /// Returns the plan as the data that plans of all devices have, with these steps before its own.
     pub(crate) fn spec(&self, profile: &str, policy: &Policy, mut steps: Vec<String>) -> PlanSpec {
         let engines = self.parts.iter().map(|part| format!("cuDNN engine {}", part.engine.index));

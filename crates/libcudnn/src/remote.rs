@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
-use keyfold_cudnn::{Choice, Plan, PlanRunner, Planner, Policy, Progress, ValidGraph, VariantPack};
+use keyfold_cudnn::{
+    Choice, Plan, PlanRunner, Planner, Policy, Progress, Uid, ValidGraph, VariantPack,
+};
 use keyfold_tensor::Tensor;
 
 use crate::helper::client::Helpers;
@@ -72,7 +74,7 @@ impl Planner for RemotePlanner {
         )?;
         let bytes = document.parts.iter().map(|part| part.json.len() as u64).sum();
         let spec = document.spec(&self.profile, policy, steps);
-        let runner = Absent { card: self.card.name.clone(), document };
+        let runner = Absent { card: self.card.name.clone(), document, given: numbered.given };
         // Where its tensors would be. No run gets as far.
         let device = Device::cuda(0);
         Ok(Plan { graph, spec, device, alignment: 16, bytes, runner: Box::new(runner) })
@@ -83,8 +85,9 @@ impl Planner for RemotePlanner {
 #[derive(Debug)]
 struct Absent {
     card: String,
-    /// What was planned, which is kept with the plan.
     document: PlanDocument,
+    /// The caller's numbers of tensors.
+    given: Vec<Uid>,
 }
 
 impl PlanRunner for Absent {
@@ -100,6 +103,10 @@ impl PlanRunner for Absent {
             self.card
         );
         Err(Error::new(ErrorKind::NotSupported, message))
+    }
+
+    fn document(&self) -> Option<String> {
+        Some(self.document.to_json(&self.given))
     }
 
     fn allocate(&self, _elements: usize, _dtype: DType, _device: Device) -> Result<Tensor> {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyfold import _core
-from keyfold._errors import InvalidValue
+from keyfold._errors import InvalidValue, NotSupported
 from keyfold.cudnn._base import found, label, matching
 from keyfold.cudnn._narrow import narrow_tensors, run
 from keyfold.cudnn._tensor import GraphTensor
@@ -167,6 +167,19 @@ class Plan:
     def outputs(self) -> tuple[GraphTensor, ...]:
         """The tensors that a call returns."""
         return self._native.outputs
+
+    def to_json(self) -> str:
+        """Return libcudnn's plans of the graph as JSON: engines, knobs, and its own texts.
+
+        Tensors have numbers from 1; `given` lists the graph's number of each.
+
+        Raises:
+            NotSupported: the plan isn't libcudnn's, but calls of operators.
+        """
+        text = self._native.document()
+        if text is None:
+            raise NotSupported(f"to_json(): a plan on {self.device} is calls of operators, not data")
+        return text
 
     def explain(self) -> str:
         """Say in lines of text what the plan is: engine, tensors, and the steps that led to it."""

@@ -7,7 +7,7 @@ mod models;
 mod prepare;
 mod prepared;
 mod stats;
-mod sync;
+pub(crate) mod sync;
 
 use std::collections::BTreeMap;
 use std::fmt;

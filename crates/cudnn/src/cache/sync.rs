@@ -52,9 +52,16 @@ pub(super) use std::{
 
 /// Access to what a mutex guards. Dropping it unlocks the mutex, and then the gate.
 #[cfg(not(loom))]
-pub(super) struct Guard<'a, T> {
+pub struct Guard<'a, T> {
     inner: std::sync::MutexGuard<'a, T>,
     gate: keyfold_dispatch::forklock::ForkGuard<'static, ()>,
+}
+
+#[cfg(not(loom))]
+impl<T> std::fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").finish_non_exhaustive()
+    }
 }
 
 #[cfg(not(loom))]
@@ -75,7 +82,7 @@ impl<T> std::ops::DerefMut for Guard<'_, T> {
 
 /// Locks. A thread locks one mutex at a time. Nothing panics in between: maps and counters change,
 /// whose failed allocations end the process.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     #[cfg(loom)]
     return mutex.lock().unwrap_or_else(PoisonError::into_inner);
     #[cfg(not(loom))]
@@ -95,11 +102,7 @@ pub(super) fn current() -> ThreadId {
 
 /// Waits for a signal, or for 50 ms, after which a waiting thread asks whether its caller has
 /// cancelled: a person who presses Ctrl-C notices no shorter delay.
-pub(super) fn pause<'a, T>(
-    condition: &Condvar,
-    mutex: &'a Mutex<T>,
-    guard: Guard<'a, T>,
-) -> Guard<'a, T> {
+pub fn pause<'a, T>(condition: &Condvar, mutex: &'a Mutex<T>, guard: Guard<'a, T>) -> Guard<'a, T> {
     #[cfg(not(loom))]
     {
         let Guard { inner, gate } = guard;

@@ -7,10 +7,11 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_cudnn::locks::{Guard, lock, pause};
 use keyfold_cudnn::{GraphSpec, Policy, Progress, Step};
 
 use super::protocol::{Request, Response, read, write};
@@ -256,10 +257,6 @@ fn keep_end(mut from: impl Read, words: &Mutex<VecDeque<u8>>) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Helpers {
     /// Makes a pool without a helper: the first question starts one.
     pub fn new(launch: Launch) -> Helpers {
@@ -373,7 +370,7 @@ impl Helpers {
         answer
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> Guard<'_, State> {
         let mut state = lock(&self.state);
         let process = std::process::id();
         if state.owner != process {
@@ -404,8 +401,7 @@ impl Helpers {
                 self.state().version = Some(started.version.clone());
                 return Ok(started);
             }
-            state = self.freed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
-            drop(state);
+            drop(pause(&self.freed, &self.state, state));
             progress(Step { done: 0, total: 1, what: "wait for a helper that other threads ask" })?;
             state = self.state();
         }

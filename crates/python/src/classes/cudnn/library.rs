@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
+use keyfold::cudnn::locks::lock;
 use keyfold::cudnn::{Planner, Progress};
 use keyfold::libcudnn::helper::client::{Helpers, Launch};
 use keyfold::libcudnn::store::Store;
@@ -53,12 +54,12 @@ fn kept<T: ?Sized>(
     options: &LibraryOptions,
     make: impl FnOnce() -> Result<Arc<T>>,
 ) -> Result<Arc<T>> {
-    if let Some(found) = all.lock().unwrap_or_else(PoisonError::into_inner).get(options) {
+    if let Some(found) = lock(all).get(options) {
         return Ok(found.clone());
     }
     // Without the lock: a planner may take seconds to be made, and another thread makes another one meanwhile.
     let made = make()?;
-    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = lock(all);
     Ok(all.entry(options.clone()).or_insert(made).clone())
 }
 

@@ -449,6 +449,11 @@ impl PyPlan {
         self.prepared.plan().spec.steps.clone()
     }
 
+    /// The plan as its device's library has it, as JSON; None where it is calls of operators.
+    fn document(&self) -> Option<String> {
+        self.prepared.plan().runner.document()
+    }
+
     /// The tensors that a call is given.
     #[getter]
     fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
