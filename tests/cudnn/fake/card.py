@@ -46,7 +46,7 @@ def scaled() -> tuple[Any, ...]:
     g = kf.cudnn.Graph(io_data_type="float32", name="scaled")
     x = g.tensor(dim=[1, 4, 8], name="x")
     s = g.tensor(dim=[1, 1, 1], name="s", is_pass_by_value=True)
-    y = g.mul(g.mul(x, s), 2.5).set_output(True).set_name("y")
+    y = g.mul(g.mul(x, s), g.scalar(2.5)).set_output(True).set_name("y")
     return g, x, s, y
 
 
@@ -83,7 +83,7 @@ def main() -> dict[str, Any]:
     for name, call in {
         "bool": lambda: _bool().build(device="cuda"),
         "ordinal": lambda: g.build(device="cuda:3"),
-        "host": lambda: plan({x: np.ones((1, 4, 8), "f4"), s: 1.0}, out={y: out}),
+        "host": lambda: plan({x: np.ones((1, 4, 8), "f4"), s: 1.0}),
         "reader": lambda: plan({x: a, s: 3.0})[y].tolist(),
     }.items():
         try:

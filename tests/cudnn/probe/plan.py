@@ -18,6 +18,7 @@ from typing import Any
 
 import keyfold as kf
 from tests.cudnn.probe.cases import cases, planned, refused
+from tests.cudnn.probe.equal import difference
 
 PROFILES = ("h100", "a100", "l40s", "b200")
 KEPT = "read from the plans in"
@@ -38,13 +39,23 @@ def plan(graph: kf.cudnn.Graph, profile: str) -> dict[str, Any]:
     return row | {"verdict": "reloaded" if reloaded else "planned", "again": again.steps[0]}
 
 
-def sweep(pairs: Iterable[tuple[str, str]], threads: int = 2) -> Iterator[dict[str, Any]]:
-    """Plan cases, each an id and a profile, with a folder of plans of their own."""
+def sweep(
+    pairs: Iterable[tuple[str, str]], threads: int = 2, *, compare: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Plan cases, each an id and a profile, with a folder of plans of their own.
+
+    With `compare` the parts of plans of several, or of other views, are run on the CPU and compared
+    with the graph; NumPy has no bfloat16 to do that with.
+    """
     build = dict(cases())
 
     def one(pair: tuple[str, str]) -> dict[str, Any]:
         case, profile = pair
-        return {"case": case, "profile": profile} | plan(build[case](), profile)
+        graph = build[case]()
+        row = {"case": case, "profile": profile} | plan(graph, profile)
+        if compare and row["verdict"] == "reloaded" and "/bf16/" not in case:
+            row["difference"] = difference(graph, graph.build(device=profile, tf32=True))
+        return row
 
     before = kf.cudnn.plan_cache.folder
     with tempfile.TemporaryDirectory(prefix="plans") as folder:
@@ -104,7 +115,7 @@ def main() -> int:
     pairs = [pair for pair in pairs if given.only in pair[0]]
     begun = time.perf_counter()
     rows = []
-    for row in sweep(pairs):
+    for row in sweep(pairs, compare=given.refused):
         rows.append(row)
         if row["verdict"] != "reloaded":
             print(
@@ -113,6 +124,11 @@ def main() -> int:
         if len(rows) % 200 == 0:
             print(f"{len(rows)} of {len(pairs)}, {time.perf_counter() - begun:.0f} s", flush=True)
     print(table(rows))
+    compared = [row for row in rows if "difference" in row]
+    if compared:
+        worst = max(compared, key=lambda row: row["difference"])
+        print(f"{len(compared)} compared, the largest difference {worst['difference']:.2g}")
+        print(*(f"{r['difference']:.2g} {r['case']}" for r in compared if r["difference"]), sep="\n")
     print(f"{time.perf_counter() - begun:.0f} s")
     if given.o:
         given.o.write_text(json.dumps(rows, separators=(",", ":")) + "\n")
