@@ -46,7 +46,7 @@ bench-opencl: ## the benchmark of OpenCL alone: two minutes
 	@scripts/bench.sh benches/bench_opencl.py
 
 bench-rust: ## Rust benchmarks: cargo bench
-	@cargo bench --workspace --exclude keyfold-python
+	@cargo bench --workspace --exclude keyfold-python --exclude keyfold-extension
 
 wheel: ## a wheel for this Python in target/wheels, glibc 2.28 or later (FEATURES=abi3: for 3.11 and later)
 	@scripts/wheel.sh

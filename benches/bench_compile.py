@@ -52,8 +52,9 @@ def build(checkout: Path) -> tuple[dict[str, float], float, float]:
         }
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.monotonic()
-        # As maturin builds it.
-        manifest = checkout / "crates/python/Cargo.toml"
+        # As maturin builds it. Before there was `extension` the binding was the shared library.
+        folders = [checkout / "crates" / name for name in ("extension", "python")]
+        manifest = next(folder for folder in folders if folder.exists()) / "Cargo.toml"
         command = ["cargo", "rustc", "--quiet", "--release", "--lib", "--manifest-path"]
         subprocess.run([*command, str(manifest)], env=env, cwd=checkout, check=True)
         clock = time.monotonic() - start

@@ -46,15 +46,16 @@ check_lint() {
     fi
 }
 
-# The extension crate links no libpython, so it can't be a test binary: pytest is its test.
+# The binding's two crates link no libpython, so neither can be a test binary: pytest is their test.
 check_rust() {
     "$ROOT/scripts/bootstrap.sh" build
     step "building the Rust tests"
-    "$CARGO" test --workspace --exclude keyfold-python --no-run
+    "$CARGO" test --workspace --exclude keyfold-python --exclude keyfold-extension --no-run
     # Beside the tests, most of which use one core: its link takes minutes on one, too.
     case " $parts " in *" python "* | *" wheel "*) start_extension ;; esac
     step "cargo test"
-    PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" "$CARGO" test --workspace --exclude keyfold-python
+    PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" "$CARGO" test --workspace --exclude keyfold-python \
+        --exclude keyfold-extension
     step "loom: the interleavings of the registry's read side, and of builds of cuDNN plans"
     "$ROOT/scripts/loom.sh"
 }

@@ -39,6 +39,7 @@ ALLOWED = {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "layers", "ops", "ffi"),
         "keyfold",
     },
+    "extension": {"python"},
 }
 
 # Beside those, for tests, benchmarks and examples.

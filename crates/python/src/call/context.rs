@@ -69,13 +69,28 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
     let status = unsafe {
         pyo3::ffi::PyContextVar_Get(variable.as_ptr(), std::ptr::null_mut(), &raw mut value)
     };
-    if status < 0 {
-        return Err(PyErr::fetch(py));
+    if status < 0 || value.is_null() {
+        return failed(py);
     }
     // SAFETY: a new reference from the call above.
-    let value = unsafe { Bound::from_owned_ptr_or_err(py, value) }?;
+    let value = unsafe { Bound::from_owned_ptr(py, value) };
     // Anybody can find the variable in a copied context and set it.
-    Ok(value.cast_into::<PyLocalKeys>()?)
+    value.cast_into::<PyLocalKeys>().or_else(not_ours)
+}
+
+// Errors are large: moving them about in `current` would cost every call some registers.
+#[cfg(not(feature = "abi3"))]
+#[cold]
+#[inline(never)]
+fn failed(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
+    Err(PyErr::fetch(py))
+}
+
+#[cfg(not(feature = "abi3"))]
+#[cold]
+#[inline(never)]
+fn not_ours<'py>(error: pyo3::CastIntoError<'py>) -> PyResult<Bound<'py, PyLocalKeys>> {
+    Err(error.into())
 }
 
 #[cfg(feature = "abi3")]

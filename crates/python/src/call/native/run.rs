@@ -56,8 +56,10 @@ pub(super) unsafe fn run(
         Ok(value) => value,
         Err(_) => return Err(error_of(result)),
     };
-    if let Value::Argument(number) = value {
-        let object = numbered.get(*number).copied().filter(|object| !object.is_null());
+    if let &Value::Argument(number) = value {
+        // It owns nothing, and dropping it would be a call that finds out.
+        let _ = ManuallyDrop::new(result);
+        let object = numbered.get(number).copied().filter(|object| !object.is_null());
         let Some(object) = object else {
             let given = format!("argument {number} of {}", numbered.len());
             return Err(context.operator().wrong_return(kernel, &given));
