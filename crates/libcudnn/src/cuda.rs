@@ -97,9 +97,11 @@ impl Driver {
         let mut text: *const c_char = std::ptr::null();
         // SAFETY: it writes a pointer to a text that lives for ever, or none for an unknown code.
         let found = unsafe { (self.functions.error)(code, &mut text) } == 0 && !text.is_null();
-        // SAFETY: it isn't null.
-        let said =
-            if found { unsafe { CStr::from_ptr(text) }.to_string_lossy() } else { "".into() };
+        let said = match found {
+            // SAFETY: it isn't null, as found above.
+            true => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
+            false => "no text for it".into(),
+        };
         let kind = if code == 2 { ErrorKind::Memory } else { ErrorKind::Device };
         Err(Error::new(kind, format!("CUDA: {call} gave {code} ({said})")))
     }

@@ -228,9 +228,9 @@ fn describe(config: &Finalized<EngineConfig>) -> Result<EngineChoice, CudnnError
     if let Some(engine) = engine.first() {
         choice.index = engine.read_int(n::CUDNN_ATTR_ENGINE_GLOBAL_INDEX)?;
         let numerical = engine.read_choices(n::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, 32)?;
-        choice.notes.extend(numerical.into_iter().map(|code| known::numerical_note(code)));
+        choice.notes.extend(numerical.into_iter().map(known::numerical_note));
         let behaviour = engine.read_choices(n::CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, 32)?;
-        choice.notes.extend(behaviour.into_iter().map(|code| known::behavior_note(code)));
+        choice.notes.extend(behaviour.into_iter().map(known::behavior_note));
     }
     let knobs = config.read_descriptors(
         n::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,

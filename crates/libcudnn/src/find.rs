@@ -207,7 +207,7 @@ mod tests {
         ] {
             put(&path);
         }
-        let found: Vec<Candidate> = candidates(&[site.clone()])
+        let found: Vec<Candidate> = candidates(std::slice::from_ref(&site))
             .into_iter()
             .filter(|found| found.path.starts_with(&site))
             .collect();
@@ -215,12 +215,12 @@ mod tests {
         assert!(found[1].refusal.as_ref().unwrap().contains("cuBLAS"), "{found:?}");
         // With cuBLAS beside it, the full one is used.
         put(&site.join("nvidia/cublas/lib/libcublasLt.so.13"));
-        let found = library(&[site.clone()]).unwrap();
+        let found = library(std::slice::from_ref(&site)).unwrap();
         assert_eq!(found.path, full.join(FILE));
         assert_eq!(companions(&found.folders), [site.join("nvidia/cublas/lib/libcublasLt.so.13")]);
         // Without its sub-libraries it isn't.
         fs::remove_file(full.join("libcudnn_graph.so.9")).unwrap();
-        let found = library(&[site.clone()]).unwrap();
+        let found = library(std::slice::from_ref(&site)).unwrap();
         assert_eq!(found.path, jit.join(FILE));
         fs::remove_dir_all(site).unwrap();
     }

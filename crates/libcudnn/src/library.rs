@@ -118,10 +118,9 @@ impl Library {
         for path in crate::find::companions(&found.folders) {
             // SAFETY: NVIDIA's libraries have no requirements for being loaded. Where one can't be, libcudnn says what
             // it lacks.
-            if let Ok(library) = unsafe { libloading::Library::new(&path) } {
-                // It stays for libcudnn, which finds it by its name.
-                std::mem::forget(library);
-            }
+            let library = unsafe { libloading::Library::new(&path) };
+            // It stays for libcudnn, which finds it by its name.
+            let _stays = library.map(std::mem::ManuallyDrop::new);
         }
         Library::load(&found.path)
     }

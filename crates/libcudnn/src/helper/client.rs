@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Read;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -293,11 +294,10 @@ impl Helpers {
             properties: profile.properties_json(),
             policy: policy.clone(),
         };
-        let answer = self.ask(&request, progress, |answer| match answer {
+        self.ask(&request, progress, |answer| match answer {
             Response::Plan(document) => Ok(*document),
             other => Err(other),
-        });
-        answer
+        })
     }
 
     /// Proves that libcudnn takes a plan that was kept, for the card that it is of.
@@ -375,7 +375,7 @@ impl Helpers {
         let process = std::process::id();
         if state.owner != process {
             // In a fork: the helpers are the parent's, which goes on with them.
-            std::mem::forget(std::mem::take(&mut state.idle));
+            let _parents = ManuallyDrop::new(std::mem::take(&mut state.idle));
             *state = State { owner: process, version: state.version.take(), ..State::default() };
         }
         state

@@ -82,6 +82,7 @@ fn proven(graph: GraphSpec) -> Result<ValidGraph> {
 
 /// Reads the requests on a thread of its own, which ends the process when the input ends: whoever asked is gone, and
 /// a kernel that is being compiled can't be stopped otherwise.
+#[expect(clippy::disallowed_methods, reason = "the process is the helper's own")]
 fn requests() -> std::sync::mpsc::Receiver<Request> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -85,7 +85,7 @@ fn groups(sketch: &mut Sketch, op: &OpSpec, norm: &Norm) -> Result<Option<Vec<Op
         tensor.is_virtual = false;
     }
     let norm = OpSpec::new(Operation::Norm(inner), &inputs, &outputs);
-    let images = sketch.view(normal, tensor.dims.clone(), packed, 0);
+    let images = sketch.view(normal, tensor.dims, packed, 0);
     let scaled = sketch.passing_like(DataType::F32, x);
     sketch.note("group norm as the norm of instances, and then the scale and bias of channels");
     Ok(Some(vec![
