@@ -116,6 +116,7 @@ impl Planner for CardPlanner {
         let Kept { plan: planned, steps } = Store::keep(
             self.store.as_ref(),
             asked,
+            || false,
             |document| self.reload(document),
             || {
                 inner.with_card(|card| {

@@ -44,8 +44,10 @@ pub fn candidates(packages: &[PathBuf]) -> Vec<Candidate> {
     let mut found = Vec::new();
     if let Some(path) = env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
-        let refusal =
-            (!path.is_file()).then(|| format!("{VARIABLE} names it, and there is no such file"));
+        let refusal = match path.is_file() {
+            true => lacks_part(&path, &folders),
+            false => Some(format!("{VARIABLE} names it, and there is no such file")),
+        };
         // Only that one: another in its place would be a surprise.
         return vec![Candidate {
             path,
@@ -175,6 +177,28 @@ fn lacks(path: &Path, folders: &[PathBuf]) -> Option<String> {
         "it needs cuBLAS (the package nvidia-cublas), without which it ends the process; libcublasLt wasn't found".to_string()
     })
 }
+
+/// Returns what a library that the user names lacks of its parts, wherever the loader may find them: without one,
+/// libcudnn ends the process that asks it anything.
+fn lacks_part(path: &Path, folders: &[PathBuf]) -> Option<String> {
+    // libcudnn.so.9 itself is small, and has the names of its parts. What others are is seen when they are loaded.
+    let is_small = fs::metadata(path).is_ok_and(|about| about.len() < 4 << 20);
+    let text = if is_small { fs::read(path).ok()? } else { return None };
+    if !text.windows(PART.len()).any(|window| window == PART.as_bytes()) {
+        return None;
+    }
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let beside = [path, &real].into_iter().filter_map(Path::parent).map(Path::to_path_buf);
+    let given = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let system = env::split_paths(&given).chain(FOLDERS.iter().map(PathBuf::from));
+    let mut places = beside.chain(folders.iter().cloned()).chain(system);
+    match places.find(|folder| folder.join("libcudnn_graph.so.9").is_file()) {
+        Some(folder) => lacks(&folder.join(FILE), folders),
+        None => Some("libcudnn_graph.so.9 isn't beside it, nor in the loader's path".to_string()),
+    }
+}
+
+const PART: &str = "libcudnn_graph";
 
 #[cfg(test)]
 mod tests {

@@ -69,6 +69,12 @@ impl Functions {
     }
 }
 
+/// Returns what the loader says of a file, which libloading has as its error's source.
+pub(crate) fn loader_says(error: &libloading::Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// A loaded libcudnn.
 pub struct Library {
     functions: Functions,
@@ -137,7 +143,7 @@ impl Library {
         // SAFETY: the initialisers of NVIDIA's library have no requirements. A file that isn't that library
         // runs its own, as in any dlopen of a path that the user names.
         let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| wrong(format!("can't be loaded: {error}")))?;
+            .map_err(|error| wrong(format!("can't be loaded: {}", loader_says(&error))))?;
         let missing = |name: &str| {
             wrong(format!("has no function {name}: it isn't cuDNN 9, or a part of it is missing"))
         };

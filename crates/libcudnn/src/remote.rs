@@ -1,10 +1,11 @@
 //! Plans for a card that isn't here, made by the helper: they can be looked at, kept and carried, and not run.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 use keyfold_cudnn::{
-    Choice, Plan, PlanRunner, Planner, Policy, Progress, Uid, ValidGraph, VariantPack,
+    Choice, Plan, PlanRunner, Planner, Policy, Progress, Step, Uid, ValidGraph, VariantPack,
 };
 use keyfold_tensor::Tensor;
 
@@ -62,9 +63,15 @@ impl Planner for RemotePlanner {
         }
         let numbered = Numbered::of(&graph)?;
         let asked = Asked { key: &numbered.key, policy, profile: &self.card, cudnn: &self.version };
+        // A kept plan that libcudnn doesn't take is made again, but not for somebody who has cancelled.
+        let stopped = AtomicBool::new(false);
+        let progress =
+            |step: Step<'_>| progress(step).inspect_err(|_| stopped.store(true, Ordering::Relaxed));
+        let progress: Progress<'_> = &progress;
         let Kept { plan: document, steps } = Store::keep(
             self.store.as_ref(),
             asked,
+            || stopped.load(Ordering::Relaxed),
             |document| {
                 self.helpers.reload(&document, &self.card, progress)?;
                 Ok(document)

@@ -201,10 +201,12 @@ impl Store {
     /// folder had to do with it.
     ///
     /// # Errors
-    /// Those of `make`. A folder that can't be read or written is a step.
+    /// Those of `make`, and of `revive` where `is_stopped` says that nobody wants the plan any more. A folder that
+    /// can't be read or written is a step.
     pub(crate) fn keep<T>(
         store: Option<&Store>,
         asked: Asked<'_>,
+        is_stopped: impl FnOnce() -> bool,
         revive: impl FnOnce(PlanDocument) -> Result<T>,
         make: impl FnOnce() -> Result<T>,
         document: impl FnOnce(&T) -> &PlanDocument,
@@ -221,7 +223,11 @@ impl Store {
                         steps: vec![format!("read from the plans in {folder}")],
                     });
                 }
-                Err(error) => steps.push(unused(error.message())),
+                Err(error) if is_stopped() => return Err(error),
+                Err(error) => {
+                    let path = store.folder.join(asked.file_name());
+                    steps.push(unused(&format!("{}: {}", path.display(), error.message())));
+                }
             },
             Found::Skipped(reason) => steps.push(unused(&reason)),
             Found::Nothing => {}
@@ -245,11 +251,8 @@ impl Store {
                 .file_name()
                 .map(|name| name.to_string_lossy().into_owned())
                 .unwrap_or_default();
-            let is_partial = name.ends_with(PARTIAL);
             // Other files in the folder are somebody else's.
-            if !is_partial && !name.ends_with(".json") {
-                continue;
-            }
+            let Some(is_partial) = is_partial(&name) else { continue };
             // Another process may have removed it meanwhile.
             let Ok(about) = fs::metadata(&path) else { continue };
             let used = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -282,6 +285,22 @@ const PARTIAL: &str = ".partial";
 /// The age in seconds of a half-written file from which on nobody writes it any more.
 const LEFT_AFTER: u64 = 600;
 
+/// Returns whether a name is that of a plan's half-written file, or of a plan's; `None` for others.
+fn is_partial(name: &str) -> Option<bool> {
+    let (stem, is_partial) = match (name.strip_suffix(PARTIAL), name.strip_suffix(".json")) {
+        (Some(stem), _) => (stem, true),
+        (_, Some(stem)) => (stem, false),
+        _ => return None,
+    };
+    let (first, second) = stem.split_once('-')?;
+    let all = |text: &str, radix| !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
+    let is_ours = match is_partial {
+        true => all(first, 10) && all(second, 10),
+        false => first.len() == 32 && second.len() == 16 && all(first, 16) && all(second, 16),
+    };
+    is_ours.then_some(is_partial)
+}
+
 struct File {
     path: PathBuf,
     bytes: u64,
@@ -305,6 +324,8 @@ fn read(text: &str, asked: Asked<'_>) -> Result<PlanDocument, String> {
         "it is damaged: the plan's digest is another one".to_string()
     } else if found.cudnn != wanted.cudnn {
         format!("it is of cuDNN {}, and {} is loaded", found.cudnn, wanted.cudnn)
+    } else if found.fingerprint != wanted.fingerprint && found.card == wanted.card {
+        format!("it is for a card {} with other properties", found.card)
     } else if found.fingerprint != wanted.fingerprint {
         format!("it is for {}, and not for {}", found.card, wanted.card)
     } else {

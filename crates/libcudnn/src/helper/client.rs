@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_cudnn::locks::{Guard, lock, pause};
 use keyfold_cudnn::{GraphSpec, Policy, Progress, Step};
 
-use super::protocol::{Request, Response, read, write};
+use super::protocol::{Request, Response, frame, read};
 use super::shim::ShimFolder;
 use crate::planning::{PlanDocument, RankedEngine};
 use crate::profile::Profile;
@@ -45,6 +45,9 @@ impl Launch {
 /// A helper answers so many questions: what libcudnn doesn't free goes with it.
 const QUESTIONS: usize = 200;
 
+/// How many answers wait to be looked at: one that says more waits itself.
+const WAITING: usize = 64;
+
 /// How often the caller's progress is called while nothing happens, so that it can cancel.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -72,13 +75,13 @@ struct State {
 #[derive(Debug)]
 struct Helper {
     child: Child,
-    input: Option<ChildStdin>,
+    /// Frames for a thread that writes them: one that is stopped and reads nothing must not stop whoever asks.
+    questions: Option<Sender<Vec<u8>>>,
     answers: Receiver<Response>,
     /// The end of what it wrote to its standard error.
     words: Arc<Mutex<VecDeque<u8>>>,
     asked: usize,
     version: String,
-    _shim: Arc<ShimFolder>,
 }
 
 impl Helper {
@@ -111,8 +114,18 @@ impl Helper {
                     format!("the helper {} can't be started: {error}", launch.program.display());
                 Error::new(ErrorKind::Library, message)
             })?;
-        let input = child.stdin.take();
-        let (sender, answers) = mpsc::channel();
+        let (questions, frames) = mpsc::channel::<Vec<u8>>();
+        if let Some(mut input) = child.stdin.take() {
+            std::thread::spawn(move || {
+                // Where one can't be sent, the helper's last answer or its end says why.
+                while let Ok(frame) = frames.recv() {
+                    if input.write_all(&frame).and_then(|()| input.flush()).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        let (sender, answers) = mpsc::sync_channel(WAITING);
         if let Some(mut output) = child.stdout.take() {
             std::thread::spawn(move || {
                 // What isn't a message ends it: the process sees that the helper says no more.
@@ -129,8 +142,9 @@ impl Helper {
             std::thread::spawn(move || keep_end(errors, &words));
         }
         let version = String::new();
-        let mut helper =
-            Helper { child, input, answers, words, asked: 0, version, _shim: Arc::new(shim) };
+        let questions = Some(questions);
+        let mut helper = Helper { child, questions, answers, words, asked: 0, version };
+        // The shim's folder is removed behind this: the helper has loaded the file before it answers.
         match helper.wait(launch, "load libcudnn", progress)? {
             Response::Ready { version } => {
                 helper.version = version;
@@ -180,11 +194,12 @@ impl Helper {
         progress: Progress<'_>,
     ) -> Result<Response> {
         self.asked += 1;
-        let sent = match &mut self.input {
-            Some(input) => write(input, request).is_ok(),
-            None => false,
-        };
-        // Where it can't be sent, the helper's last answer or its end says why.
+        let frame = frame(request).map_err(|error| {
+            let message =
+                format!("the helper process that plans with cuDNN can't be asked: {error}");
+            Error::new(ErrorKind::Library, message)
+        })?;
+        let sent = self.questions.as_ref().is_some_and(|questions| questions.send(frame).is_ok());
         let doing = if sent { "read the graph" } else { "wait for a graph" };
         self.wait(launch, doing, progress)
     }
@@ -232,7 +247,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         // It ends itself when its input does, but not before a compilation is done.
-        self.input = None;
+        self.questions = None;
         self.kill();
     }
 }

@@ -71,13 +71,19 @@ impl Failure {
     }
 }
 
+/// Returns the frame of a message.
+pub(crate) fn frame(what: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, what)?;
+    let length = u32::try_from(frame.len() - 4).ok().filter(|&length| length <= LONGEST);
+    let length = length.ok_or_else(|| io::Error::other("a message of more than 64 MiB"))?;
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
 /// Writes a frame.
 pub(crate) fn write(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec(what)?;
-    let length = u32::try_from(text.len()).ok().filter(|&length| length <= LONGEST);
-    let length = length.ok_or_else(|| io::Error::other("a message of more than 64 MiB"))?;
-    to.write_all(&length.to_le_bytes())?;
-    to.write_all(&text)?;
+    to.write_all(&frame(what)?)?;
     to.flush()
 }
 

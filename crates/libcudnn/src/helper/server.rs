@@ -9,7 +9,7 @@ use keyfold_cudnn::{GraphSpec, Step, ValidGraph};
 
 use super::protocol::{Failure, Request, Response, read, write};
 use crate::engine::{Target, properties, reload};
-use crate::library::Library;
+use crate::library::{Library, loader_says};
 use crate::planning::{plan, rank};
 
 /// Serves the process that started this one, until its side of the pipe is closed. `library` is libcudnn's file.
@@ -24,7 +24,7 @@ pub fn serve(library: &Path) -> i32 {
             Error::new(ErrorKind::Library, format!("the pipe to the process is closed: {error}"))
         })
     };
-    let library = match Library::load(library) {
+    let library = match load_shim().and_then(|()| Library::load(library)) {
         Ok(library) => library,
         Err(error) => {
             // Where nobody listens there is nothing to say.
@@ -48,6 +48,18 @@ pub fn serve(library: &Path) -> i32 {
     }
     let _ = io::stdout().flush();
     0
+}
+
+/// Loads the shim, which the loader gives to whoever asks for libcuda from then on: its file may go.
+fn load_shim() -> Result<()> {
+    // SAFETY: the shim has no initialisers; the loader's path that the helper is started with has its folder first.
+    let shim = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(|error| {
+        let reason = loader_says(&error);
+        Error::new(ErrorKind::Library, format!("the shim of libcuda can't be loaded: {reason}"))
+    })?;
+    // It stays until the process ends.
+    std::mem::forget(shim);
+    Ok(())
 }
 
 fn answer(
