@@ -64,7 +64,8 @@ def main() -> None:
                 most = max([most, *helpers])
             if number in marks:
                 row = [number, read, started, f"{resident():.1f}", ", ".join(map(str, helpers))]
-                print(*["", *row, f"{time.perf_counter() - begun:.0f}", ""], sep=" | ", flush=True)
+                cells = [*map(str, row), f"{time.perf_counter() - begun:.0f}"]
+                print(f"| {' | '.join(cells)} |", flush=True)
     print(f"The most that a helper had, looked at every 100 builds: {most} MB.")
 
 

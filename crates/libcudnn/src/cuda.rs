@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape};
 use keyfold_tensor::{BufferHandle, DeviceBuffer, Tensor};
 
+use crate::library::loader_says;
+
 /// The functions that are used. Their results are integers: a later driver may return others.
 struct Functions {
     init: unsafe extern "C" fn(c_uint) -> c_int,
@@ -57,8 +59,9 @@ impl Driver {
     fn load() -> Result<Driver> {
         const FILE: &str = "libcuda.so.1";
         // SAFETY: NVIDIA's driver has no requirements for being loaded.
-        let library = unsafe { libloading::Library::new(FILE) }
-            .map_err(|error| wrong(format!("NVIDIA's driver can't be loaded: {error}")))?;
+        let library = unsafe { libloading::Library::new(FILE) }.map_err(|error| {
+            wrong(format!("NVIDIA's driver can't be loaded: {}", loader_says(&error)))
+        })?;
         // SAFETY: the types are those of cuda.h, with enums and CUdevice as C's int, and CUdeviceptr 64 bits wide.
         unsafe fn find<T: Copy>(library: &libloading::Library, name: &str) -> Result<T> {
             // SAFETY: as the caller's.
