@@ -98,9 +98,11 @@ def test_a_file_that_is_not_there_or_is_no_text_is_an_error(tmp_path):
         CardProfile.from_file(tmp_path / "none.json")
     with pytest.raises(FileNotFoundError):
         product().build(device=tmp_path / "none.json")
-    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
-    with pytest.raises((kf.InvalidValue, UnicodeDecodeError)):
-        CardProfile.from_file(tmp_path / "bytes.json")
+    for content in (b"\xff\xfe", b"", b"{}"):
+        (tmp_path / "card.json").write_bytes(content)
+        for ask in (CardProfile.from_file, lambda path: product().build(device=path)):
+            with pytest.raises(kf.InvalidValue, match=r"^/.*/card.json: "):
+                ask(tmp_path / "card.json")
 
 
 def test_a_fingerprint_is_that_of_what_plans_depend_on():

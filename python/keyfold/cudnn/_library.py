@@ -92,10 +92,13 @@ class CardProfile:
         """Return the profile of a file.
 
         Raises:
-            InvalidValue: as `from_json`.
+            InvalidValue: as `from_json`, with the file's name.
             OSError: the file can't be read.
         """
-        return cls.from_json(Path(path).read_text())
+        try:
+            return cls.from_json(Path(path).read_text("utf-8"))
+        except (InvalidValue, UnicodeDecodeError) as error:
+            raise InvalidValue(f"{os.fspath(path)}: {error}") from None
 
     @classmethod
     def capture(cls, device: Any = "cuda") -> CardProfile:
@@ -120,7 +123,7 @@ class CardProfile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile to a file, which `build(device="FILE.json")` reads."""
-        Path(path).write_text(self._json)
+        Path(path).write_text(self._json, "utf-8")
 
 
 def packages() -> list[str]:
