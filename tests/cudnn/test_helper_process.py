@@ -169,6 +169,58 @@ def test_a_program_that_is_no_helper_is_an_error(stand_in, patience, how, reason
     assert build().steps == ["a stand-in's plan"]
 
 
+def chain():
+    """A graph whose request is longer than a pipe holds."""
+    g = kf.cudnn.Graph(io_data_type="float32")
+    x = g.tensor(dim=[4])
+    for _ in range(400):
+        x = g.relu(x)
+    x.set_output(True)
+    return g
+
+
+def test_a_long_request_to_a_program_that_never_reads_ends_with_patience(stand_in, patience):
+    patience(1_000)
+    stand_in("never_reads")
+    with pytest.raises(kf.LibraryLoadError, match=r"said nothing for 1 s and was ended"):
+        build(chain())
+
+
+def test_an_interrupt_ends_a_long_request_to_a_program_that_never_reads(stand_in):
+    stand_in("never_reads")
+    timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        build(chain())
+    timer.join()
+
+
+@pytest.mark.usefixtures("libcudnn")
+def test_a_helper_that_is_stopped_while_a_kept_plan_is_sent_is_ended(folder, patience):
+    patience(1_500)
+    build()
+    (process,) = idle()
+    os.kill(process, signal.SIGSTOP)
+    steps = build().steps
+    assert "said nothing for 1.5 s and was ended" in steps[0]
+    assert not Path(f"/proc/{process}").exists()
+
+
+@pytest.mark.usefixtures("libcudnn")
+def test_no_folder_of_a_shim_is_left(tmp_path):
+    code = """
+    build()
+    os.kill(idle()[-1], 9)
+    try:
+        build()
+    except kf.LibraryLoadError:
+        build()
+    print(*idle())
+    """
+    assert run(code, TMPDIR=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_helper_that_cannot_be_started_is_an_error(stand_in, helper, tmp_path):
     stand_in("plan")
     helper(tmp_path / "not here")

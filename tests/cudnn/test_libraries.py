@@ -85,9 +85,9 @@ def test_another_library_is_not_used_in_the_place_of_the_named_one(libcudnn, nam
 
 def test_a_text_is_refused_by_the_loader(names, tmp_path):
     text = tmp_path / "notes.txt"
-    text.write_text("cuDNN is somewhere else")
+    text.write_text("cuDNN is somewhere else. " * 10)
     names(text)
-    refuses(text, "can't be loaded: ")
+    refuses(text, "can't be loaded: ", "invalid ELF header")
 
 
 def test_a_library_without_symbols_is_refused(names, compiled):
@@ -207,5 +207,15 @@ def test_the_real_library_alone_is_an_error_and_not_an_end_of_this_process(
     names(alone)
     assert "LD_LIBRARY_PATH" not in os.environ
     # libcudnn calls abort() where a part of it isn't there.
-    with pytest.raises(kf.LibraryLoadError, match=r"died by signal 6 |libcudnn_graph"):
+    with pytest.raises(kf.LibraryLoadError, match=r"libcudnn_graph.so.9 isn't beside it"):
         build()
+
+
+def test_the_named_full_library_is_not_loaded_without_cublas(libcudnn, names, tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    for path in Path(libcudnn).parent.iterdir():
+        (full / path.name).symlink_to(path)
+    (full / "libcudnn_engines_precompiled.so.9").write_bytes(b"")
+    names(full / FILE)
+    refuses(full / FILE, "it needs cuBLAS")

@@ -146,6 +146,45 @@ def test_a_plan_of_another_card_is_skipped(plans):
     is_refused(path, "it is for l40s, and not for a100")
 
 
+def test_a_plan_of_a_card_of_that_name_with_other_properties_is_skipped(plans):
+    path = only(plans)
+    data = json.loads(kf.cudnn.CardProfile.named(CARD).to_json())
+    data["properties"]["multiProcessorCount"] = 100
+    build(device=kf.cudnn.CardProfile.from_json(json.dumps(data)))
+    (other,) = set(plans.iterdir()) - {path}
+    other.replace(path)
+    is_refused(path, "it is for a card a100 with other properties")
+
+
+def test_files_of_others_stay_in_the_folder(plans):
+    size = only(plans).stat().st_size
+    names = ("package.json", "download.partial", "2026-notes.json", "12-x.partial")
+    theirs = [plans / name for name in names]
+    for path in theirs:
+        path.write_text("x" * size)
+        os.utime(path, (time.time() - 5000,) * 2)
+    kf.cudnn.plan_cache.keep_in(plans, max_bytes=size + 10)
+    assert build(product(32)).steps == ["a stand-in's plan"]
+    assert all(path.exists() for path in theirs)
+    assert len(list(plans.iterdir())) == len(theirs) + 1
+
+
+@pytest.mark.usefixtures("libcudnn")
+def test_what_progress_raises_while_a_kept_plan_is_read_cancels(folder):
+    build()
+    told = []
+
+    def progress(_done, _total, what):
+        told.append(what)
+        if len(told) == 1:
+            raise KeyError(what)
+
+    with pytest.raises(KeyError):
+        build(progress=progress)
+    assert told == ["read the graph"]
+    assert build().steps[0] == f"{READ} {folder}"
+
+
 def test_a_plan_of_another_graph_or_policy_is_skipped(plans):
     path = only(plans)
     for graph, more in [(product(32), {}), (product(), {"tf32": True})]:
@@ -310,7 +349,7 @@ def test_a_kept_plan_whose_text_libcudnn_does_not_take_is_made_again(
         assert build().steps == ["a stand-in's plan"]
     before = idle()
     again = build()
-    assert again.steps[0].startswith(UNUSED), again.steps
+    assert again.steps[0].startswith(f"{UNUSED}{path}: cuDNN "), again.steps
     assert again.steps[1:] == real.steps
     assert build().steps[0] == f"{READ} {folder}"
     assert idle() == before
