@@ -81,6 +81,8 @@ struct Helper {
     /// The end of what it wrote to its standard error.
     words: Arc<Mutex<VecDeque<u8>>>,
     asked: usize,
+    /// Whether it died before it said a word of the present question.
+    was_dead: bool,
     version: String,
 }
 
@@ -143,7 +145,8 @@ impl Helper {
         }
         let version = String::new();
         let questions = Some(questions);
-        let mut helper = Helper { child, questions, answers, words, asked: 0, version };
+        let mut helper =
+            Helper { child, questions, answers, words, asked: 0, was_dead: false, version };
         // The shim's folder is removed behind this: the helper has loaded the file before it answers.
         match helper.wait(launch, "load libcudnn", progress)? {
             Response::Ready { version } => {
@@ -159,6 +162,7 @@ impl Helper {
     fn wait(&mut self, launch: &Launch, doing: &str, progress: Progress<'_>) -> Result<Response> {
         let mut doing = (0, 1, doing.to_string());
         let mut heard = Instant::now();
+        let mut has_spoken = false;
         loop {
             let step = Step { done: doing.0, total: doing.1, what: &doing.2 };
             if let Err(error) = progress(step) {
@@ -169,6 +173,7 @@ impl Helper {
                 Ok(Response::Step { done, total, what }) => {
                     doing = (done, total, what);
                     heard = Instant::now();
+                    has_spoken = true;
                 }
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Timeout) if heard.elapsed() < launch.patience => {}
@@ -182,7 +187,10 @@ impl Helper {
                     );
                     return Err(Error::new(ErrorKind::Library, message));
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(self.died(&doing.2)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.was_dead = !has_spoken;
+                    return Err(self.died(&doing.2));
+                }
             }
         }
     }
@@ -370,19 +378,29 @@ impl Helpers {
         progress: Progress<'_>,
         wanted: impl FnOnce(Response) -> Result<T, Response>,
     ) -> Result<T> {
-        let mut helper = self.take(progress)?;
-        let answer = match helper.ask(&self.launch, request, progress) {
-            Ok(Response::Failed(failure)) => Err(failure.into_error()),
-            Ok(answer) => wanted(answer).map_err(|other| helper.nonsense(&other)),
-            Err(error) => {
-                // It was killed or is dead.
-                drop(helper);
-                self.forget();
-                return Err(error);
+        loop {
+            let mut helper = self.take(progress)?;
+            let was_used = helper.asked > 0;
+            match helper.ask(&self.launch, request, progress) {
+                Ok(answer) => {
+                    let answer = match answer {
+                        Response::Failed(failure) => Err(failure.into_error()),
+                        answer => wanted(answer).map_err(|other| helper.nonsense(&other)),
+                    };
+                    self.give_back(helper);
+                    return answer;
+                }
+                Err(error) => {
+                    // It was killed or is dead. One that died while nobody asked it is replaced.
+                    let again = was_used && helper.was_dead;
+                    drop(helper);
+                    self.forget();
+                    if !again {
+                        return Err(error);
+                    }
+                }
             }
-        };
-        self.give_back(helper);
-        answer
+        }
     }
 
     fn state(&self) -> Guard<'_, State> {
