@@ -1,4 +1,4 @@
-"""cuDNN graphs on an NVIDIA card: each beside the reference executor on the CPU, and how long a call takes.
+"""cuDNN graphs on an NVIDIA card: each beside the reference executor on the CPU, and a call's time.
 
     python benches/gpu/cudnn_card.py [-o RESULTS.json] [--profile FILE]
 

@@ -4,8 +4,8 @@ from builtins import bool as _bool
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Signature
 from os import PathLike
-from types import ModuleType, TracebackType
 from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any, Final, Self, SupportsIndex, TypeAlias, TypeVar, final, overload
 
 import numpy as np
@@ -924,7 +924,7 @@ def _cudnn_rank(
     graph: _CudnnGraph,
     options: dict[str, Any],
     limit: int,
-    compile: bool,
+    compile: _bool,
     progress: Callable[[int, int, str], object] | None,
 ) -> str: ...
 def _cudnn_cache_stats() -> tuple[str, dict[str, Any]]: ...

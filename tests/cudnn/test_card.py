@@ -56,7 +56,9 @@ def run(libraries, tmp_path):
 def test_a_run_is_given_the_callers_memory_scratch_memory_and_the_graphs_numbers(run):
     report = run()
     assert report["profile"] == "Fake H100"
-    assert report["inputs"] and report["outputs"] and report["workspace"]
+    assert report["inputs"]
+    assert report["outputs"]
+    assert report["workspace"]
     # x, y, the number by value, and the graph's own.
     assert report["tensors"] == 4
     assert report["engine"] == 0
@@ -72,9 +74,12 @@ def test_a_run_is_given_the_callers_memory_scratch_memory_and_the_graphs_numbers
 
 def test_what_a_card_refuses_says_why(run):
     report = run()
-    assert report["bool"].startswith("NotSupported") and "8 booleans in a byte" in report["bool"]
-    assert report["ordinal"].startswith("DeviceError") and "cuda:3" in report["ordinal"]
-    assert report["host"].startswith("DeviceError") and "cuda:0" in report["host"]
+    assert report["bool"].startswith("NotSupported")
+    assert "8 booleans in a byte" in report["bool"]
+    assert report["ordinal"].startswith("DeviceError")
+    assert "cuda:3" in report["ordinal"]
+    assert report["host"].startswith("DeviceError")
+    assert "cuda:0" in report["host"]
     assert report["reader"].startswith("DeviceError")
     assert "cudnnBackendExecute gave 5000 EXECUTION_FAILED" in report["failed"]
     assert "the fake library was asked to fail" in report["failed"]

@@ -178,7 +178,9 @@ class Plan:
         """
         text = self._native.document()
         if text is None:
-            raise NotSupported(f"to_json(): a plan on {self.device} is calls of operators, not data")
+            raise NotSupported(
+                f"to_json(): a plan on {self.device} is calls of operators, not data"
+            )
         return text
 
     def explain(self) -> str:

@@ -1,4 +1,7 @@
-"""Runs plans on the fake card, and prints what happened as JSON. A process of its own: it has fake libraries."""
+"""Runs plans on the fake card, and prints what happened as JSON.
+
+It is a process of its own, since it has fake libraries.
+"""
 
 import ctypes
 import json

@@ -128,7 +128,9 @@ def main() -> int:
     if compared:
         worst = max(compared, key=lambda row: row["difference"])
         print(f"{len(compared)} compared, the largest difference {worst['difference']:.2g}")
-        print(*(f"{r['difference']:.2g} {r['case']}" for r in compared if r["difference"]), sep="\n")
+        print(
+            *(f"{r['difference']:.2g} {r['case']}" for r in compared if r["difference"]), sep="\n"
+        )
     print(f"{time.perf_counter() - begun:.0f} s")
     if given.o:
         given.o.write_text(json.dumps(rows, separators=(",", ":")) + "\n")
