@@ -44,7 +44,7 @@ def test_a_closed_pipe_ends_the_output_without_a_traceback():
 def test_every_command_has_help(capsys):
     code, out, _ = keyfold(capsys, "--help")
     assert code == 0
-    for command in ("demo", "doctor", "ops", "table", "explain", "conformance"):
+    for command in ("demo", "doctor", "ops", "table", "explain", "conformance", "cudnn"):
         assert re.search(rf"^    {command}(?:  |$)", out, re.MULTILINE)
         code, help_text, _ = keyfold(capsys, command, "--help")
         assert code == 0
@@ -69,7 +69,7 @@ def test_doctor_reports_versions_and_gpu(capsys):
         ("Python", ".".join(map(str, sys.version_info[:3]))),
     ):
         assert re.search(rf"^  {name} +{re.escape(value)}", out, re.MULTILINE)
-    for name in ("build", "features", "threads", "driver", "libcuda", "CUDA", "cuDNN"):
+    for name in ("build", "features", "threads", "driver", "libcuda", "CUDA", "libcudnn"):
         assert re.search(rf"^  {name} +\S", out, re.MULTILINE), name
 
 
@@ -198,7 +198,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(capsys):
     assert (code, out) == (2, "")
     assert err.endswith(
         ": error: no command 'tabel'; did you mean table? commands are demo, doctor, ops, table, "
-        "explain, conformance\n"
+        "explain, conformance, cudnn\n"
     )
 
 

@@ -3,8 +3,9 @@
 `main` is the entry function of the console script `keyfold`, too.
 
 Exit codes: 0 for success; 1 where the command ran and its outcome is bad (a demo below its goal, a
-call that `explain` says would fail, a backend that doesn't conform); 2 for a wrong command line, an
-unknown operator or argument, a file that can't be written; 130 for Ctrl-C.
+call that `explain` says would fail, a backend that doesn't conform, a graph that libcudnn has no
+plan for); 2 for a wrong command line, an unknown operator or argument, a file that can't be read or
+written, a library that isn't there; 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import keyfold as kf
-from keyfold._cli import _conformance, _files, _operators
+from keyfold._cli import _conformance, _cudnn, _files, _operators
 from keyfold._cli._terminal import paint
 
 __all__ = ["main"]
@@ -32,6 +33,7 @@ _JSON_HELP = {
     "table": "the table",
     "explain": "the answer",
     "conformance": "the report",
+    "cudnn plan": "the engines and the plan",
 }
 
 _ARGUMENT_HELP = """\
@@ -92,6 +94,7 @@ class _Parser(argparse.ArgumentParser):
     """Offers the nearest command for one that isn't there, and the help where none is given."""
 
     commands: tuple[str, ...] = ()
+    example = "doctor"
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
@@ -101,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
             message = f"no command {wrong[1]!r}; {hint}commands are {', '.join(self.commands)}"
         elif message.endswith("required: COMMAND"):
             self.print_help(sys.stderr)
-            message = f"a command is missing, such as {self.prog} doctor"
+            message = f"a command is missing, such as {self.prog} {self.example}"
             self.exit(2, f"\n{self.prog}: error: {message}\n")
         super().error(message)
 
@@ -148,10 +151,19 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         help="versions, CPU, threads; GPU, CUDA and cuDNN: found or not, and why",
         description="Say what keyfold runs on: versions, CPU, threads; packages that offer "
-        "kernels; GPU, CUDA and cuDNN: found or not, and why.",
+        "kernels; GPU and CUDA: found or not, and why; cuDNN: libraries, which is used, plans.",
     )
     doctor.add_argument(
         "--load", action="store_true", help="load the kernels that installed packages offer"
+    )
+    doctor.add_argument(
+        "--save-profile",
+        type=Path,
+        metavar="FILE",
+        help="instead write a card's properties, by which libcudnn plans for it where it isn't",
+    )
+    doctor.add_argument(
+        "--device", default=None, metavar="CARD", help="of --save-profile; default: cuda:0"
     )
     doctor.set_defaults(run=_run_doctor)
 
@@ -222,10 +234,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     _conformance.add(proof)
     proof.set_defaults(run=_conformance.run)
-    for name, command in commands.choices.items():
+
+    cudnn = commands.add_parser(
+        "cudnn",
+        help="plans of cuDNN graphs for a card that needn't be here",
+        description="Plans of cuDNN graphs, for a card that needn't be here.",
+    )
+    cudnn.example = "plan GRAPH.json --device h100"
+    actions = cudnn.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    plan = actions.add_parser(
+        "plan",
+        help="rank libcudnn's engines for a graph, and plan it",
+        description="Rank libcudnn's engines for a graph: knobs, scratch memory, notes, why one is "
+        "refused; and say how the graph was rewritten, and which plan is taken. Exits with 1 where "
+        "there is no plan.",
+    )
+    _cudnn.add(plan)
+    plan.set_defaults(run=_cudnn.plan)
+    cudnn.commands = tuple(actions.choices)
+
+    parser.commands = tuple(commands.choices)
+    answering = {
+        **commands.choices,
+        **{f"cudnn {name}": at for name, at in actions.choices.items()},
+    }
+    del answering["cudnn"]
+    for name, command in answering.items():
         what = f"print {_JSON_HELP[name]} as JSON"
         command.add_argument("--json", action="store_true", help=what)
-    parser.commands = tuple(commands.choices)
     return parser
 
 
@@ -253,7 +289,14 @@ def _run_demo(options: argparse.Namespace) -> int:
 
 def _run_doctor(options: argparse.Namespace) -> int:
     from keyfold._cli._doctor import doctor
+    from keyfold._cli._doctor_cudnn import save_profile
 
+    if options.save_profile is not None:
+        return save_profile(options.save_profile, options.device or "cuda:0", as_json=options.json)
+    if options.device is not None:
+        raise _operators.ArgumentFormError(
+            f"--device {options.device}: it is the card of --save-profile FILE, which isn't given"
+        )
     return doctor(load=options.load, as_json=options.json)
 
 

@@ -1,7 +1,8 @@
 """`doctor`: what keyfold runs on, and what it found of a GPU's software.
 
 It looks at files, at the loader's search path and at installed packages. It imports nothing of
-CUDA's and starts no GPU. What isn't found is said, with the places that were searched.
+CUDA's and starts no GPU; libcudnn's version is asked of the helper process that plans with it. What
+isn't found is said, with the places that were searched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 import keyfold as kf
 from keyfold import _core, _entry_points
-from keyfold._cli import _json
+from keyfold._cli import _doctor_cudnn, _json
 from keyfold._cli._operators import overloads
 from keyfold._cli._terminal import heading, paint, width
 from keyfold._show._text import pairs
@@ -43,8 +44,9 @@ def doctor(*, load: bool = False, as_json: bool = False) -> int:
     """
     # Before the operators are counted.
     packages = list(_packages(load))
+    cudnn = _doctor_cudnn.look()
     if as_json:
-        _json.show("doctor", _report())
+        _json.show("doctor", _report() | {"cudnn": cudnn})
         return 0
     print(paint("keyfold doctor", "bold"))
     for title, rows in (
@@ -54,6 +56,7 @@ def doctor(*, load: bool = False, as_json: bool = False) -> int:
         ("Operators", list(_kernels())),
         ("Kernel packages", packages),
         ("GPU", list(_gpu())),
+        ("cuDNN", list(_doctor_cudnn.rows(cudnn))),
     ):
         print(heading(title))
         print(*pairs(rows, width=width()), sep="\n")
@@ -191,7 +194,6 @@ def _gpu(root: Path = Path("/")) -> Iterator[tuple[str, str]]:
         yield "GPUs", f"none: no {root / 'dev/nvidia0'}"
     yield "libcuda", _library("cuda", "comes with NVIDIA's driver")
     yield "CUDA", _toolkit()
-    yield "cuDNN", _found("nvidia-cudnn-cu", "cudnn")
     spaces = (overloads(getattr(kf.ops, space)) for space in dir(kf.ops))
     if not any(op.has_kernel("CUDA") for space in spaces for op in space):
         yield "keyfold", "no operator has a kernel for CUDA in this version: calls run on the CPU"
@@ -224,15 +226,6 @@ def _wheels(prefix: str) -> list[str]:
         if (name := distribution.metadata["Name"] or "").lower().startswith(prefix)
     }
     return sorted(found)
-
-
-def _found(prefix: str, library: str) -> str:
-    wheels = _wheels(prefix)
-    system = ctypes.util.find_library(library)
-    places = [f"{wheel} (package)" for wheel in wheels] + ([f"{system} (system)"] if system else [])
-    return ", ".join(places) or (
-        f"not found: no package {prefix}12 or {prefix}13, no lib{library} on the loader's path"
-    )
 
 
 def _toolkit() -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keyfold as kf
 
-__all__ = ["GRAPH_FORMATS", "OutputFileError", "check_output", "graph_text", "save"]
+__all__ = ["GRAPH_FORMATS", "OutputFileError", "check_folder", "check_output", "graph_text", "save"]
 
 
 class OutputFileError(ValueError):
@@ -64,6 +64,22 @@ def check_output(option: str, path: Path, endings: Mapping[str, object] | None =
             pass
         if not there:
             path.unlink()
+    except OSError as error:
+        raise _unwritable(option, path, error) from None
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Make a folder where there is none, and refuse one that can't be written.
+
+    Raises:
+        OutputFileError: it is a file; no permission.
+    """
+    try:
+        if path.exists() and not path.is_dir():
+            raise NotADirectoryError(0, "it is a file, not a folder")
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(0, "permission denied")
     except OSError as error:
         raise _unwritable(option, path, error) from None
 

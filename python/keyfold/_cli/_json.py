@@ -13,6 +13,7 @@ from keyfold import _entry_points
 
 __all__ = [
     "backends",
+    "card",
     "explanation",
     "named",
     "operators",
@@ -157,6 +158,15 @@ def packages() -> list[dict[str, Any]]:
         }
         for package in _entry_points.packages_offered()
     ]
+
+
+def card(profile: kf.cudnn.CardProfile) -> dict[str, str]:
+    """A card profile, without its numbers."""
+    return {
+        "name": profile.name,
+        "source": profile.source,
+        "fingerprint": profile.fingerprint,
+    }
 
 
 def named(rows: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Printing for the commands: headings, colour, a progress bar.
+"""Printing for the commands: headings, colour, a progress bar, a status line.
 
 Colour and the in-place bar appear on a terminal only; a pipe or a file gets plain lines. `NO_COLOR`
 (https://no-color.org) and `TERM=dumb` turn colour off.
@@ -15,7 +15,7 @@ from typing import TextIO
 
 from keyfold._show._text import WIDTH
 
-__all__ = ["Progress", "heading", "paint", "width"]
+__all__ = ["Progress", "Status", "heading", "paint", "width"]
 
 _STYLES = {"bold": "1", "dim": "2", "green": "32", "cyan": "36", "red": "31"}
 
@@ -118,3 +118,38 @@ class Progress:
         if self._live:
             # Wiped when it went well, kept where it stood when it did not.
             self._write("\n" if kind is not None else "\r\x1b[K")
+
+
+class Status:
+    """A line on standard error that says which step is running, as a context manager.
+
+    For work whose number of steps isn't known before. It is there on a terminal only, and wiped at
+    the end.
+    """
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = ""
+
+    def __enter__(self) -> Status:
+        sys.stdout.flush()
+        return self
+
+    def update(self, done: int, total: int, what: str) -> None:
+        """Show the step that begins: the form of `Graph.build(progress=...)`."""
+        # A long step is told again and again.
+        if self._live and what != self._shown:
+            self._shown = what
+            self._stream.write(f"\r  {what[: width(self._stream) - 3]}\x1b[K")
+            self._stream.flush()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
