@@ -41,8 +41,12 @@ for group in "$@"; do
     if ! "$VENV/bin/python" -m pip install --help | grep -q -e --group; then
         "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --upgrade 'pip>=25.1'
     fi
+    # The wheel of libcudnn asks for cuBLAS, which is five times its size and isn't used.
+    alone=''
+    [ "$group" = cudnn ] && alone=--no-deps
+    # shellcheck disable=SC2086 # an option or nothing
     (cd "$ROOT" && "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input \
-        --prefer-binary --group "$group") ||
+        --prefer-binary $alone --group "$group") ||
         die "pip could not install the group '$group' of pyproject.toml: see above"
     touch "$stamp"
 done

@@ -67,13 +67,13 @@ def sweep(
             kf.cudnn.plan_cache.keep_in(before)
 
 
-def tenth(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Every tenth case of each group and profile, in the order of the list."""
+def part(pairs: list[tuple[str, str]], step: int) -> list[tuple[str, str]]:
+    """Every tenth (`step`) case of each group and profile, in the order of the list."""
     count: Counter[tuple[str, str]] = Counter()
     chosen = []
     for case, profile in pairs:
         kind = case.partition("/")[0], profile
-        if count[kind] % 10 == 0:
+        if count[kind] % step == 0:
             chosen.append((case, profile))
         count[kind] += 1
     return chosen

@@ -1,0 +1,27 @@
+"""The real libcudnn plans the cases that it planned before, and takes back the plans it wrote."""
+
+import pytest
+
+from tests.cudnn.probe.plan import PROFILES, part, planned, sweep, table
+from tests.helpers.cudnn import need
+
+PAIRS = [(case, profile) for case, on in planned().items() for profile in on]
+# `python -m tests.cudnn.probe.plan` plans all of them.
+CHOSEN = part(PAIRS, 10)
+
+
+def test_a_tenth_is_chosen_of_each_group_and_profile():
+    groups = {(case.partition("/")[0], profile) for case, profile in PAIRS}
+    assert {(case.partition("/")[0], profile) for case, profile in CHOSEN} == groups
+    assert {profile for _, profile in CHOSEN} == set(PROFILES)
+    assert (len(PAIRS), len(CHOSEN)) == (3480, 367)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_plans_are_made_kept_and_read_again(profile, request):
+    need(request.node.name)
+    chosen = [pair for pair in CHOSEN if pair[1] == profile]
+    rows = list(sweep(chosen))
+    assert len(rows) == len(chosen)
+    wrong = [row for row in rows if row["verdict"] != "reloaded"]
+    assert not wrong, f"{table(rows)}\n{wrong[:5]}"
