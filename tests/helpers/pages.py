@@ -1,5 +1,8 @@
 """The Python blocks of a page: run, and compared with what the page shows.
 
+A block below the line `<!-- needs libcudnn -->` runs where the real libcudnn plans; no other block
+of the page depends on it.
+
 What a block prints is shown by the text block that follows it, or else by the comments at the ends
 of its lines with `print`. There `...` stands for what differs from machine to machine: a part of a
 line, or as a line of its own any lines.
@@ -15,7 +18,10 @@ import pytest
 
 from tests.helpers.paths import ROOT
 
-BLOCK = re.compile(r"^```python\n(.*?)^```(?:\n+```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(<!-- needs libcudnn -->\n)?```python\n(.*?)^```(?:\n+```text\n(.*?)^```)?",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 class Block(NamedTuple):
@@ -23,14 +29,16 @@ class Block(NamedTuple):
     """Moved down to its line in the page."""
     shown: str
     """The output that the page promises."""
+    needs_libcudnn: bool
 
 
 def blocks(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for match in BLOCK.finditer(text):
-        source, shown = match.groups()
-        lines = "\n" * text.count("\n", 0, match.start(1))
-        yield Block(lines + source, comments(source) if shown is None else shown)
+        needs, source, shown = match.groups()
+        lines = "\n" * text.count("\n", 0, match.start(2))
+        shown = comments(source) if shown is None else shown
+        yield Block(lines + source, shown, needs is not None)
 
 
 def comments(source):

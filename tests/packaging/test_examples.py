@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.helpers.cudnn import need
 from tests.helpers.paths import EXAMPLES
 
 SHOWS = {
@@ -38,6 +39,17 @@ SHOWS = {
         "prepared:  0 builds",
         "kept:      True [1, 2, 32, 8]",
         'drawn:     n0["sdpa<br/>',
+    ],
+    "cudnn_plan.py": [
+        "a100:     cuDNN engine",
+        "l40s:     cuDNN engine",
+        "h100:     cuDNN engine",
+        "b200:     cuDNN engine",
+        "steps:    conv_fprop, add, relu: engine",
+        "run:      plan(): the plan is for the card b200, of which this machine was given",
+        "split:    split into 3 plans: reduction | sub, exp, reduction | div",
+        "compiled: conv_fprop, add, relu: engine",
+        "read:     read from the plans in ",
     ],
     "custom_op.py": [
         "schema:      example::running_mean(Tensor x, float weight=0.5) -> Tensor",
@@ -150,6 +162,8 @@ def test_example_prints_what_it_shows(name, tmp_path):
     needed = NEEDS.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{name} needs {needed}, which isn't installed")
+    if name == "cudnn_plan.py":
+        need(name)
     # In a process of its own: what an example registers is process-wide.
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name)],

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import keyfold as kf
+from tests.helpers.cudnn import need
 from tests.helpers.pages import blocks, comments, run, same
 from tests.helpers.paths import ROOT
 
@@ -41,6 +42,22 @@ def test_the_blocks_of_a_page_print_what_it_shows(page, c_library, tmp_path, mon
         # Its blocks continue the example beside the C source.
         for block in blocks("examples/native/README.md"):
             run(block, "examples/native/README.md", names)
+    for block in blocks(page):
+        if not block.needs_libcudnn:
+            run(block, page, names)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in with_blocks() if any(block.needs_libcudnn for block in blocks(page))]
+)
+def test_the_blocks_that_need_libcudnn_print_what_the_page_shows(
+    page, tmp_path, monkeypatch, request
+):
+    need(request.node.name)
+    monkeypatch.chdir(tmp_path)
+    # Counts of builds are those of a process that has built nothing yet.
+    kf.cudnn.plan_cache.clear()
+    names = {"__name__": "shop"}
     for block in blocks(page):
         run(block, page, names)
 

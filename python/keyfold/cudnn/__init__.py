@@ -1,5 +1,8 @@
 """cuDNN's graphs without cuDNN: built, checked, drawn, and run on any device.
 
+Where the real libcudnn is installed, it plans them: for cards that needn't be here, and to run on
+one that is.
+
 - `Graph`: tensors and operations, by the names of NVIDIA's frontend
 - `GraphTensor`: a tensor of a graph
 - `Plan`: a graph that is ready to run on a device; a run returns `Results`
