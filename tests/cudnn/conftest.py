@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,20 +10,13 @@ import pytest
 
 import keyfold as kf
 from tests.cudnn import planning
+from tests.helpers.cudnn import need
 
 
 @pytest.fixture(scope="session")
 def libcudnn() -> str:
     """The libcudnn that is used; without one the test is skipped, or fails where CI asks for it."""
-    found = kf._core._cudnn_libraries(kf.cudnn._library.packages())
-    usable = [str(path) for path, _, refusal in found if refusal is None]
-    if usable:
-        return usable[0]
-    reasons = "; ".join(f"{path}: {refusal}" for path, _, refusal in found)
-    reason = f"no libcudnn was found (pip install nvidia-cudnn-jit-cu13){': ' * bool(reasons)}"
-    if os.environ.get("KEYFOLD_REQUIRE_CUDNN") == "1":
-        pytest.fail(f"{reason}{reasons}, and KEYFOLD_REQUIRE_CUDNN is 1")
-    pytest.skip(reason + reasons)
+    return need("this test")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.cudnn.probe.plan import PROFILES, part, planned, sweep, table
-from tests.helpers.cudnn import need
 
 PAIRS = [(case, profile) for case, on in planned().items() for profile in on]
 # `python -m tests.cudnn.probe.plan` plans all of them.
@@ -18,8 +17,8 @@ def test_a_tenth_is_chosen_of_each_group_and_profile():
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_plans_are_made_kept_and_read_again(profile, request):
-    need(request.node.name)
+@pytest.mark.usefixtures("libcudnn")
+def test_plans_are_made_kept_and_read_again(profile):
     chosen = [pair for pair in CHOSEN if pair[1] == profile]
     rows = list(sweep(chosen))
     assert len(rows) == len(chosen)

@@ -21,10 +21,10 @@ def unusable():
 
 
 def need(what):
-    """Skip a test that needs libcudnn where it isn't; with KEYFOLD_REQUIRE_CUDNN=1 fail it."""
+    """The libcudnn that is used; without one the test is skipped, or fails where CI asks for it."""
     why = unusable()
     if why is None:
-        return
+        return str(_core._cudnn_libraries(_library.packages())[0][0])
     if os.environ.get("KEYFOLD_REQUIRE_CUDNN") == "1":
         pytest.fail(f"{what} needs libcudnn, and KEYFOLD_REQUIRE_CUDNN is 1: {why}")
-    pytest.skip(f"{what} needs libcudnn: {why}")
+    return pytest.skip(f"{what} needs libcudnn: {why}")
