@@ -189,6 +189,17 @@ def test_a_plan_is_kept_for_other_processes(capsys, libcudnn, saved, tmp_path):
     assert plans["bytes"] == kept.stat().st_size
 
 
+def test_a_plan_is_written_as_json(capsys, libcudnn, saved, tmp_path):
+    path = tmp_path / "plan.json"
+    words = ("--device", "h100", "--no-compile", "-o", str(path))
+    found = answer(capsys, saved(convolution()), *words)
+    assert json.loads(path.read_text()) == json.loads(convolution().build("h100").to_json())
+    path.unlink()
+    answer(capsys, saved(wide()), *words, code=1)
+    assert found["plan"] is not None
+    assert not path.exists()
+
+
 def test_a_profile_of_ones_own_is_a_device(capsys, libcudnn, saved, tmp_path):
     own = tmp_path / "mine.json"
     kf.cudnn.CardProfile.named("l40s").save(own)
@@ -208,6 +219,7 @@ def test_a_profile_of_ones_own_is_a_device(capsys, libcudnn, saved, tmp_path):
         (("{}", "--device", "h100", "--limit", "0"), "a whole number from 1 is wanted, not '0'"),
         (("{}", "--device", "h100", "--workspace-limit", "-1"), "from 0 is wanted, not '-1'"),
         (("{}", "--device", "h100", "--policy", "autotune"), "invalid choice: 'autotune'"),
+        (("{}", "--device", "h100", "-o", "plan.txt"), "the ending '.txt' says nothing"),
         (("{}", "--device", "h100", "--keep-in", "{}"), "it is a file, not a folder"),
     ],
 )  # fmt: skip

@@ -66,6 +66,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="compile the listed engines, for their scratch memory and what they refuse; default",
     )
     parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the plan as JSON, what Plan.to_json returns, where there is one",
+    )
+    parser.add_argument(
         "--keep-in", type=Path, metavar="FOLDER", help="keep the plan there, for other processes"
     )
 
@@ -113,6 +120,8 @@ def plan(options: argparse.Namespace) -> int:
         "tf32": options.tf32,
         "rewrite": options.rewrite,
     }
+    if options.output is not None:
+        _files.check_output("--output", options.output, {".json": None})
     kept, limit = _library.plans.folder, _library.plans.limit
     if options.keep_in is not None:
         _files.check_folder("--keep-in", options.keep_in)
@@ -129,6 +138,8 @@ def plan(options: argparse.Namespace) -> int:
                 error = str(refused)
     finally:
         kf.cudnn.plan_cache.keep_in(kept, limit)
+    if options.output is not None and made is not None:
+        _files.save("--output", options.output, lambda path: path.write_text(made.to_json()))
     if options.json:
         _json.show(
             "cudnn plan",
