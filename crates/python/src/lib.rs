@@ -42,11 +42,9 @@ mod _core {
                     _cudnn_cache_clear, _cudnn_cache_set_capacity, _cudnn_cache_size,
                     _cudnn_cache_stats, _cudnn_prepare,
                 },
+                cards::{_cudnn_capture, _cudnn_card, _cudnn_cards, _cudnn_helpers, _cudnn_rank},
                 graph::PyCudnnGraph,
-                library::{
-                    _cudnn_capture, _cudnn_card, _cudnn_cards, _cudnn_helper, _cudnn_helpers,
-                    _cudnn_libraries, _cudnn_rank,
-                },
+                library::{_cudnn_helper, _cudnn_libraries},
                 plan::{_cudnn_build, PyPlan},
             },
             delayed::PyDelayedDevice,

@@ -53,6 +53,8 @@ def run(graph: dict[str, Any], arrays: dict[int, Array]) -> None:
 def memory(tensor: dict[str, Any], rng: np.random.Generator) -> Array:
     """Memory for a tensor that holds small numbers; lengths and offsets are whole ones."""
     kind = np.dtype(tensor["dtype"])
+    if tensor.get("by_value"):
+        return np.full(1, 0.5, kind)
     if kind.kind in "iub":
         return rng.integers(0, 2, extent(tensor)).astype(kind)
     return rng.standard_normal(extent(tensor), dtype=np.float32).astype(kind)

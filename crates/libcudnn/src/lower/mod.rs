@@ -43,9 +43,16 @@ pub struct Lowered {
 /// Lowers a graph.
 ///
 /// # Errors
-/// [`ErrorKind::NotSupported`] for what no descriptor of libcudnn says, and for what it refuses, with the operation;
-/// [`ErrorKind::Value`] where it finds a mistake.
+/// [`ErrorKind::NotSupported`] for what no descriptor of libcudnn says, and for what it refuses, with the operation.
 pub fn lower(library: &Arc<Library>, graph: &ValidGraph) -> Result<Lowered> {
+    // The graph is proven: what libcudnn calls a wrong parameter is one that it doesn't support.
+    descriptors(library, graph).map_err(|error| match error.kind() {
+        ErrorKind::Value => not_supported(error.message()),
+        _ => error,
+    })
+}
+
+fn descriptors(library: &Arc<Library>, graph: &ValidGraph) -> Result<Lowered> {
     let mut lowering = Lowering::new(library, graph);
     let mut operations = Vec::new();
     for op in graph.operations() {
@@ -79,6 +86,8 @@ struct Lowering<'a> {
     constants: Vec<Constant>,
     /// The number of the next tensor that lowering adds.
     next: Uid,
+    /// The most dimensions that a tensor of the graph has.
+    rank: usize,
 }
 
 /// The tensors that lowering adds to a graph have numbers from here on.
@@ -86,7 +95,9 @@ pub(crate) const ADDED: Uid = 1 << 40;
 
 impl<'a> Lowering<'a> {
     fn new(library: &'a Arc<Library>, graph: &'a ValidGraph) -> Lowering<'a> {
-        Lowering { library, graph, tensors: HashMap::new(), constants: Vec::new(), next: ADDED }
+        let rank = graph.spec().tensors.iter().map(|tensor| tensor.dims.len()).max().unwrap_or(0);
+        let (tensors, constants) = (HashMap::new(), Vec::new());
+        Lowering { library, graph, tensors, constants, next: ADDED, rank }
     }
 
     fn operation(&mut self, op: &OpSpec) -> Result<Finalized<n::Operation>> {
@@ -128,7 +139,12 @@ impl<'a> Lowering<'a> {
         if let (Some(value), Some(dtype)) = (spec.scalar, spec.dtype) {
             self.constants.push(Constant { uid, dtype, value });
         }
-        let made = tensor(self.library, spec)
+        let mut spec = spec.clone();
+        if spec.by_value && spec.dims.len() < self.rank {
+            // cuDNN broadcasts between tensors of one rank.
+            (spec.dims, spec.strides) = (vec![1; self.rank], vec![1; self.rank]);
+        }
+        let made = tensor(self.library, &spec)
             .map_err(|error| Error::from(error).at(&format!("tensor {}", spec.label())))?;
         self.tensors.insert(uid, made);
         Ok(())

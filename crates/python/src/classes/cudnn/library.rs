@@ -13,21 +13,16 @@ use keyfold::libcudnn::store::Store;
 use keyfold::libcudnn::{CardPlanner, Library, Profile, RemotePlanner, find, helper};
 use keyfold_core::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-
-use crate::classes::cudnn::graph::PyCudnnGraph;
-use crate::classes::cudnn::plan::{Options, build_with};
-use crate::marshal::errors::IntoPyResult;
 
 /// How libcudnn plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, FromPyObject)]
 pub(crate) struct LibraryOptions {
     /// The profile of a card that needn't be here, as JSON.
     #[pyo3(item)]
-    card: Option<String>,
+    pub(crate) card: Option<String>,
     /// The number of a card that is here.
     #[pyo3(item)]
-    ordinal: u8,
+    pub(crate) ordinal: u8,
     /// The folders of Python's packages.
     #[pyo3(item)]
     packages: Vec<PathBuf>,
@@ -65,7 +60,7 @@ fn kept<T: ?Sized>(
 
 impl LibraryOptions {
     /// Returns the helpers, which all cards and folders share.
-    fn helpers(&self) -> Result<Arc<Helpers>> {
+    pub(crate) fn helpers(&self) -> Result<Arc<Helpers>> {
         static ALL: Kept<Helpers> = LazyLock::new(Mutex::default);
         let shared = LibraryOptions {
             card: None,
@@ -97,7 +92,7 @@ impl LibraryOptions {
     }
 
     /// Returns libcudnn in this process.
-    fn library(&self) -> Result<Arc<Library>> {
+    pub(crate) fn library(&self) -> Result<Arc<Library>> {
         static ALL: Kept<Library> = LazyLock::new(Mutex::default);
         let shared = LibraryOptions {
             card: None,
@@ -135,91 +130,4 @@ pub(crate) fn _cudnn_libraries(
 ) -> Vec<(PathBuf, &'static str, Option<String>)> {
     let all = find::candidates(&packages).into_iter();
     all.map(|found| (found.path, found.origin, found.refusal)).collect()
-}
-
-/// The version of the cuDNN that helpers load, how many were started, and the processes of idle ones.
-#[pyfunction]
-pub(crate) fn _cudnn_helpers(
-    py: Python<'_>,
-    options: LibraryOptions,
-) -> PyResult<(String, u64, Vec<u32>)> {
-    build_with(py, None, |progress| {
-        let helpers = options.helpers()?;
-        let version = helpers.version(progress)?;
-        let (started, idle) = helpers.processes();
-        Ok((version, started, idle))
-    })
-}
-
-/// The names of the card profiles that come with keyfold.
-#[pyfunction]
-pub(crate) fn _cudnn_cards() -> Vec<&'static str> {
-    Profile::names().collect()
-}
-
-/// A card profile: that of a name, or of a text.
-#[pyfunction]
-#[pyo3(signature = (name=None, text=None))]
-pub(crate) fn _cudnn_card<'py>(
-    py: Python<'py>,
-    name: Option<&str>,
-    text: Option<&str>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let profile = match (name, text) {
-        (_, Some(text)) => Profile::from_json(text).py(py)?,
-        (name, None) => Profile::named(name.unwrap_or_default()).py(py)?,
-    };
-    about(py, &profile)
-}
-
-/// The profile of a card that is here.
-#[pyfunction]
-pub(crate) fn _cudnn_capture<'py>(
-    py: Python<'py>,
-    options: LibraryOptions,
-) -> PyResult<Bound<'py, PyDict>> {
-    let profile = build_with(py, None, |_| {
-        let planner = CardPlanner::new(&options.library()?, options.ordinal, None)?;
-        Ok(planner.properties().clone())
-    })?;
-    about(py, &profile)
-}
-
-fn about<'py>(py: Python<'py>, profile: &Profile) -> PyResult<Bound<'py, PyDict>> {
-    let data = PyDict::new(py);
-    data.set_item("name", &profile.name)?;
-    data.set_item("source", &profile.source)?;
-    data.set_item("fingerprint", profile.fingerprint())?;
-    data.set_item("json", profile.to_json())?;
-    Ok(data)
-}
-
-/// Ranks the engines of a graph for a card that isn't here, as JSON: at most `limit` for each part.
-#[pyfunction]
-pub(crate) fn _cudnn_rank(
-    py: Python<'_>,
-    graph: &PyCudnnGraph,
-    options: Options,
-    limit: usize,
-    compile: bool,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<String> {
-    let spec = graph.spec();
-    build_with(py, progress, |progress| {
-        let policy = options.policy()?;
-        let chosen = options
-            .libcudnn
-            .as_ref()
-            .and_then(|libcudnn| Some((libcudnn, libcudnn.card.as_ref()?)));
-        let Some((libcudnn, profile)) = chosen else {
-            let message = "engines are ranked for the card of a profile: give its name or its file";
-            return Err(Error::new(ErrorKind::Value, message));
-        };
-        let profile = Profile::from_json(profile)?;
-        let valid = spec.clone().validate()?;
-        let helpers = libcudnn.helpers()?;
-        let engines = helpers.rank(valid.spec(), &profile, &policy, (limit, compile), progress)?;
-        let lines: Vec<String> = engines.iter().map(|engine| engine.to_json()).collect();
-        Ok(format!("[{}]", lines.join(",")))
-    })
 }

@@ -471,7 +471,11 @@ impl PyPlan {
         let plan = self.prepared.plan();
         let spec = &plan.spec;
         let mut lines = vec![
-            format!("plan {} on {}, {}", self.prepared.signature(), plan.device, spec.device),
+            match plan.runner.document() {
+                // libcudnn's, of a card that the profile names.
+                Some(_) => format!("plan {} for {}", self.prepared.signature(), spec.device),
+                None => format!("plan {} on {}", self.prepared.signature(), plan.device),
+            },
             format!(
                 "engine: {}, {} bytes of scratch memory",
                 spec.config.engine, spec.workspace_bytes
