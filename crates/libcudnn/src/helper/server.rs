@@ -58,7 +58,7 @@ fn load_shim() -> Result<()> {
         Error::new(ErrorKind::Library, format!("the shim of libcuda can't be loaded: {reason}"))
     })?;
     // It stays until the process ends.
-    std::mem::forget(shim);
+    let _stays = std::mem::ManuallyDrop::new(shim);
     Ok(())
 }
 
