@@ -29,6 +29,14 @@ pytestmark = pytest.mark.usefixtures("no_folder")
 STEPS = ("load libcudnn", "read the graph", "lower the graph", "ask cuDNN", "compile engine")
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Ctrl-C raises, also where whoever started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def breaking(step, number):
     """A progress that sends a signal to the busy helper once, at a step.
 

@@ -111,8 +111,8 @@ def test_files_with_one_changed_byte_are_read_or_skipped_with_a_reason(plans):
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("format", 2, "it has format 2, and this version reads 1"),
-        ("format", 0, "it has format 0, and this version reads 1"),
+        ("format", 3, "it has format 3, and this version reads 2"),
+        ("format", 0, "it has format 0, and this version reads 2"),
         ("cudnn", "9.99.0", "it is of cuDNN 9.99.0, and 9.27.0 is loaded"),
         ("cudnn", "8.9.7", "it is of cuDNN 8.9.7, and 9.27.0 is loaded"),
         ("digest", "0" * 32, "it is damaged: the plan's digest is another one"),

@@ -148,6 +148,12 @@ impl CardPlanner {
                 document.parts.iter().map(|part| reload(&inner.library, &part.json, &target));
             plans.collect::<Result<Vec<_>>>()
         })?;
+        let needs =
+            |(plan, part): (&Finished, &PartDocument)| plan.workspace_bytes > part.workspace_bytes;
+        if finished.iter().zip(&document.parts).any(needs) {
+            let message = "it needs more scratch memory than it says";
+            return Err(Error::new(ErrorKind::Library, message));
+        }
         Ok(Planned { finished, document })
     }
 }

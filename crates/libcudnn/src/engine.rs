@@ -132,7 +132,8 @@ pub struct EngineChoice {
 
 /// Notes by which policies choose.
 pub(crate) const NONDETERMINISTIC: &str = "NONDETERMINISTIC";
-pub(crate) const TENSOR_CORE: &str = "TENSOR_CORE";
+pub(crate) const REDUCED: [&str; 3] =
+    ["TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"];
 
 fn heuristics(
     graph: &Finalized<OperationGraph>,
@@ -196,8 +197,14 @@ impl Iterator for Ranking<'_> {
     fn next(&mut self) -> Option<Candidate> {
         loop {
             if let (Some(config), Some((mode, _))) = (self.waiting.next(), &self.present) {
-                let engine = describe(&config).unwrap_or_default();
-                return Some(Candidate { config, mode: *mode, engine });
+                match describe(&config) {
+                    Ok(engine) => return Some(Candidate { config, mode: *mode, engine }),
+                    // Policies choose by the notes: one without any isn't chosen.
+                    Err(error) => {
+                        self.refusal = Some(error);
+                        continue;
+                    }
+                }
             }
             match self.refill() {
                 Ok(true) => continue,

@@ -10,7 +10,7 @@ use keyfold_cudnn::{
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    self, Candidate, EngineChoice, Finished, NONDETERMINISTIC, Ranked, Ranking, TENSOR_CORE, Target,
+    self, Candidate, EngineChoice, Finished, NONDETERMINISTIC, REDUCED, Ranked, Ranking, Target,
 };
 use crate::legal::{self, Alias, Part, Program};
 use crate::library::Library;
@@ -123,7 +123,18 @@ fn plan_program(
         return Err(Failed::Refused(Error::new(ErrorKind::NotSupported, message)));
     }
     let mut steps = program.steps.clone();
-    steps.extend(parts.iter().map(PartDocument::describe));
+    let mut described: Vec<(String, usize)> = Vec::new();
+    for part in &parts {
+        let line = part.describe();
+        match described.last_mut().filter(|last| last.0 == line) {
+            Some(last) => last.1 += 1,
+            None => described.push((line, 1)),
+        }
+    }
+    steps.extend(described.into_iter().map(|(line, times)| match times {
+        1 => line,
+        times => format!("{times} times {line}"),
+    }));
     let cudnn = library.version().to_string();
     let document = PlanDocument { cudnn, parts, workspace_bytes, passed, steps };
     Ok(Planned { finished, document })
@@ -224,7 +235,7 @@ fn unwanted(candidate: &Candidate, graph: &GraphSpec, policy: &Policy) -> Option
     if policy.choice == Choice::Deterministic && noted(NONDETERMINISTIC) {
         return Some(format!("engine {index} isn't deterministic"));
     }
-    if !policy.tf32 && noted(TENSOR_CORE) && multiplies_f32(graph) {
+    if !policy.tf32 && REDUCED.into_iter().any(noted) && multiplies_f32(graph) {
         return Some(format!("engine {index} multiplies float32 as TF32, which tf32=True allows"));
     }
     None

@@ -73,7 +73,7 @@ impl Profile {
                 let known: Vec<&str> = Profile::names().collect();
                 let hint = did_you_mean(name, known.iter().copied());
                 let message = format!(
-                    "no card profile is called {name:?}{hint}: there are {}",
+                    "no card profile is called {name:?}{hint}; there are {}",
                     known.join(", ")
                 );
                 Err(Error::new(ErrorKind::Value, message))

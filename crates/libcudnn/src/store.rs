@@ -35,6 +35,8 @@ struct Entry {
 #[serde(deny_unknown_fields)]
 struct Manifest {
     format: u32,
+    /// The version of keyfold, whose lowering and rewriting made the plan.
+    keyfold: String,
     cudnn: String,
     card: String,
     fingerprint: String,
@@ -44,7 +46,8 @@ struct Manifest {
     digest: String,
 }
 
-const FORMAT: u32 = 1;
+/// Of the file, and of what lowering and rewriting make: each change of theirs raises it.
+const FORMAT: u32 = 2;
 
 /// The folder's limit unless it is said otherwise, in bytes.
 pub const LIMIT: u64 = 512 << 20;
@@ -83,6 +86,7 @@ impl Asked<'_> {
     fn manifest(&self, digest: String) -> Manifest {
         Manifest {
             format: FORMAT,
+            keyfold: env!("CARGO_PKG_VERSION").to_string(),
             cudnn: self.cudnn.to_string(),
             card: self.profile.name.clone(),
             fingerprint: self.profile.fingerprint(),
@@ -110,8 +114,10 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-fn digest(text: &str) -> String {
-    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()))
+/// Returns the digest of a plan's text and of its card's name, which nothing else is compared with.
+fn digest(card: &str, text: &str) -> String {
+    let both = format!("{card}\n{text}");
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(both.as_bytes()))
 }
 
 impl Store {
@@ -154,7 +160,7 @@ impl Store {
             return Err(wrong("an engine's plan has no text, and can't be kept".to_string()));
         }
         let plan = serde_json::to_string(document).map_err(|error| wrong(error.to_string()))?;
-        let manifest = asked.manifest(digest(&plan));
+        let manifest = asked.manifest(digest(&asked.profile.name, &plan));
         let text = serde_json::to_string(&Entry { manifest, plan })
             .map_err(|error| wrong(error.to_string()))?;
         if text.len() as u64 > self.limit {
@@ -168,9 +174,11 @@ impl Store {
             fs::create_dir_all(&self.folder)?;
             self.make_room(text.len() as u64)?;
             static WRITTEN: AtomicU64 = AtomicU64::new(0);
-            let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+            // Processes of two machines that share the folder may have one number: the time tells them apart.
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let number = u128::from(WRITTEN.fetch_add(1, Ordering::Relaxed)) + now.as_nanos();
             let beside = self.folder.join(format!("{}-{number}{PARTIAL}", std::process::id()));
-            let result = fs::File::create(&beside)
+            let result = fs::File::create_new(&beside)
                 .and_then(|mut file| {
                     file.write_all(text.as_bytes()).and_then(|()| file.sync_data())
                 })
@@ -269,7 +277,8 @@ impl Store {
         for file in &files {
             let is_left =
                 file.is_partial && file.used.elapsed().is_ok_and(|age| age.as_secs() > LEFT_AFTER);
-            if is_left || held.saturating_add(bytes) > self.limit {
+            let is_over = !file.is_partial && held.saturating_add(bytes) > self.limit;
+            if is_left || is_over {
                 // Another process may have removed it, or may read it now: it keeps what it has open.
                 let _ = fs::remove_file(&file.path);
                 held -= file.bytes;
@@ -312,9 +321,11 @@ struct File {
 fn read(text: &str, asked: Asked<'_>) -> Result<PlanDocument, String> {
     let entry: Entry =
         serde_json::from_str(text).map_err(|error| format!("it is damaged: {error}"))?;
-    let wanted = asked.manifest(digest(&entry.plan));
+    let wanted = asked.manifest(digest(&entry.manifest.card, &entry.plan));
     let found = &entry.manifest;
-    if *found == wanted {
+    // A card's name is for people: what plans depend on is the fingerprint.
+    let same = Manifest { card: found.card.clone(), ..asked.manifest(wanted.digest.clone()) };
+    if *found == same {
         return serde_json::from_str(&entry.plan)
             .map_err(|error| format!("it is damaged: {error}"));
     }
@@ -322,6 +333,8 @@ fn read(text: &str, asked: Asked<'_>) -> Result<PlanDocument, String> {
         format!("it has format {}, and this version reads {FORMAT}", found.format)
     } else if found.digest != wanted.digest {
         "it is damaged: the plan's digest is another one".to_string()
+    } else if found.keyfold != wanted.keyfold {
+        format!("it is of keyfold {}, and this is {}", found.keyfold, wanted.keyfold)
     } else if found.cudnn != wanted.cudnn {
         format!("it is of cuDNN {}, and {} is loaded", found.cudnn, wanted.cudnn)
     } else if found.fingerprint != wanted.fingerprint && found.card == wanted.card {

@@ -368,3 +368,130 @@ fn a_policy_of_views_splits_nothing() {
         |program: &Program| program.steps.iter().any(|step| step.starts_with("split into 2"));
     assert!(split.iter().any(|program| program.parts.len() == 2 && said(program)));
 }
+
+fn strided(g: &mut Graph, dims: &[i64], strides: &[i64]) -> Uid {
+    let tensor =
+        TensorSpec::new(0, DataType::F32, dims, Layout::Strides(strides.to_vec())).unwrap();
+    g.tensor(tensor).unwrap()
+}
+
+#[test]
+fn memory_that_lies_apart_is_seen_as_it_lies() {
+    // Columns, results and operands with a distance of 2.
+    for (dims, steps, to) in [
+        (&[6_i64, 4][..], &[8_i64, 2][..], &[6_i64, 1][..]),
+        (&[6, 4], &[8, 2], &[1, 4]),
+        (&[12], &[2], &[1]),
+        (&[3, 4, 5], &[40, 10, 2], &[3, 1, 5]),
+    ] {
+        let mut g = graph();
+        let x = strided(&mut g, dims, steps);
+        let y = g.reduction(x, ReductionMode::Add, to).unwrap();
+        output(&mut g, y);
+        check(g, 1e-5);
+    }
+    let mut g = graph();
+    let x = g.input("x", &[6, 4]).unwrap();
+    let b = strided(&mut g, &[1, 4], &[8, 2]);
+    let y = g.binary(PointwiseMode::Mul, x, b).unwrap();
+    let y = g.reduction(y, ReductionMode::Add, &[6, 1]).unwrap();
+    output(&mut g, y);
+    check(g, 1e-5);
+    let mut g = graph();
+    let x = g.input("x", &[6, 4]).unwrap();
+    let y = g.reduction(x, ReductionMode::Max, &[1, 4]).unwrap();
+    g.set_strides(y, &[8, 2]).unwrap();
+    output(&mut g, y);
+    check(g, 0.0);
+    // A batch of size 1 between batches that don't lie one in the other.
+    let mut g = graph();
+    let a = strided(&mut g, &[2, 1, 3, 4, 4], &[96, 96, 16, 4, 1]);
+    let b = g.input("b", &[2, 1, 3, 4, 4]).unwrap();
+    let c = g.matmul(a, b).unwrap();
+    output(&mut g, c);
+    check(g, 1e-5);
+}
+
+#[test]
+fn indices_of_products_and_lines_stay_those_of_their_axis() {
+    for axis in 0..4 {
+        let mut g = graph();
+        let (a, b) = (g.input("a", &[2, 3, 4, 5]).unwrap(), g.input("b", &[2, 3, 5, 6]).unwrap());
+        let c = g.matmul(a, b).unwrap();
+        let index = g.gen_index(c, axis).unwrap();
+        let y = g.binary(PointwiseMode::Add, c, index).unwrap();
+        output(&mut g, y);
+        check(g, 1e-5);
+    }
+    for axis in 0..3 {
+        let mut g = graph();
+        let (x, w) = (g.input("x", &[2, 3, 7]).unwrap(), g.input("w", &[4, 3, 3]).unwrap());
+        let y = g.conv_fprop(x, w, Convolution::new(1)).unwrap();
+        let index = g.gen_index(y, axis).unwrap();
+        let y = g.binary(PointwiseMode::Add, y, index).unwrap();
+        output(&mut g, y);
+        check(g, 1e-5);
+    }
+}
+
+#[test]
+fn no_plan_reads_what_it_writes_under_another_number() {
+    let slice = |g: &mut Graph, x: Uid| g.slice(x, &[1, 0], &[2, 6]).unwrap();
+    for kind in 0..3 {
+        let mut g = graph();
+        let x = g.input("x", &[4, 6]).unwrap();
+        let r = g.relu(x).unwrap();
+        let y = match kind {
+            0 => {
+                let s = slice(&mut g, r);
+                g.binary(PointwiseMode::Sub, r, s).unwrap()
+            }
+            1 => {
+                let s = slice(&mut g, r);
+                g.binary(PointwiseMode::Add, x, s).unwrap()
+            }
+            _ => {
+                let t = g.reshape(r, &[3, 8]).unwrap();
+                g.unary(PointwiseMode::Exp, t).unwrap()
+            }
+        };
+        output(&mut g, y);
+        check(g, 1e-6);
+    }
+}
+
+#[test]
+fn a_reshape_reads_rows_whatever_the_layout() {
+    let mut g = graph();
+    let x = TensorSpec::new(0, DataType::F32, &[2, 3, 4, 5], Layout::ChannelsLast).unwrap();
+    let x = g.tensor(x).unwrap();
+    let y = g.relu(x).unwrap();
+    let y = g.reshape(y, &[1, 6, 20]).unwrap();
+    let b = g.input("b", &[1, 6, 20]).unwrap();
+    let y = g.binary(PointwiseMode::Add, y, b).unwrap();
+    output(&mut g, y);
+    check(g, 0.0);
+}
+
+#[test]
+fn what_engines_would_round_or_cannot_address_stays() {
+    // Whole numbers of 32 bits aren't copied by way of float32.
+    let mut g = graph();
+    let x = TensorSpec::new(0, DataType::I32, &[4, 6], Layout::Packed).unwrap();
+    let x = g.tensor(x).unwrap();
+    let y = g.slice(x, &[1, 0], &[3, 6]).unwrap();
+    g.set_dtype(y, DataType::I32).unwrap();
+    output(&mut g, y);
+    let identity = |op: &Operation| matches!(op, Operation::Pointwise(_));
+    assert!(check(g, 0.0).iter().all(|program| !has(program, identity)));
+    // What computes in float64 isn't replaced by what computes in float32.
+    let mut g = graph();
+    let x = g.input("x", &[4, 6]).unwrap();
+    let y = g.reduction(x, ReductionMode::Avg, &[4, 1]).unwrap();
+    output(&mut g, y);
+    let mut spec = g.into_spec();
+    spec.operations[0].compute = Some(DataType::F64);
+    let valid = spec.validate().unwrap();
+    let ways = programs(&valid, &Policy::default()).unwrap();
+    assert!(ways.iter().all(|program| !has(program, identity)));
+}

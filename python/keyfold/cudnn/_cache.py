@@ -152,7 +152,7 @@ class PlanCache:
         limit = integer(max_bytes, "keep_in(): max_bytes")
         if limit <= 0:
             raise InvalidValue(f"keep_in(): max_bytes is a number of bytes, not {max_bytes}")
-        _library.plans.folder = None if folder is None else Path(folder)
+        _library.plans.folder = _library.placed(folder)
         _library.plans.limit = limit
 
     def stats(self) -> PlanCacheStats:

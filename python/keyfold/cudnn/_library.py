@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keyfold import _core
 from keyfold._errors import DeviceError, InvalidValue
 
@@ -18,8 +20,9 @@ __all__ = ["CardProfile", "Plans", "base", "options", "packages", "plans"]
 _HELPER = (
     "import importlib.util as u, sys; "
     "s = u.spec_from_file_location('keyfold._core', sys.argv[1]); "
+    "sys.path.append(sys.argv[2]); "
     "m = u.module_from_spec(s); s.loader.exec_module(m); "
-    "sys.exit(m._cudnn_helper(sys.argv[2]))"
+    "sys.exit(m._cudnn_helper(sys.argv[3]))"
 )
 
 # A second helper compiles while the first one does; more than the processors would be slower.
@@ -36,7 +39,12 @@ class Plans:
     patience: int = 180_000
 
 
-plans = Plans(Path(p) if (p := os.environ.get("KEYFOLD_CUDNN_PLANS")) else None, 512 << 20)
+def placed(folder: str | os.PathLike[str] | None) -> Path | None:
+    """A folder by its whole path, which stays where the process goes into another one."""
+    return Path(folder).expanduser().absolute() if folder else None
+
+
+plans = Plans(placed(os.environ.get("KEYFOLD_CUDNN_PLANS")), 512 << 20)
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,8 @@ class CardProfile:
 
 def packages() -> list[str]:
     """The folders of Python's packages, in which NVIDIA's libraries are looked for."""
-    return [path for path in sys.path if path and Path(path).is_dir()]
+    known = dict.fromkeys(sys.path)
+    return [path for path in known if path and (Path(path) / "nvidia").is_dir()]
 
 
 def options(device: Any) -> dict[str, Any] | None:
@@ -149,7 +158,8 @@ def options(device: Any) -> dict[str, Any] | None:
             if not isinstance(device, str) or not re.fullmatch(r"[A-Za-z]\w*", device):
                 raise
             cards = ", ".join(CardProfile.names())
-            raise DeviceError(f"{error}; cards that libcudnn plans for are {cards}") from None
+            message = f"{error}; libcudnn plans for {cards}, for a CardProfile, and for its file"
+            raise DeviceError(message) from None
         if found.type != "cuda":
             return None
         ordinal = found.index
@@ -158,7 +168,12 @@ def options(device: Any) -> dict[str, Any] | None:
 
 def base(card: str | None = None, ordinal: int = 0) -> dict[str, Any]:
     """The options of a card: the text of its profile, or its number in this machine."""
-    program = [sys.executable, "-c", _HELPER, str(_core.__file__)] if sys.executable else []
+    program: list[str] = []
+    # A frozen program isn't Python, and would start itself.
+    if sys.executable and not getattr(sys, "frozen", False):
+        # Nothing of the user's own runs in it; the extension needs NumPy.
+        arrays = str(Path(np.__file__).parents[1])
+        program = [sys.executable, "-I", "-S", "-c", _HELPER, str(_core.__file__), arrays]
     return {
         "card": card,
         "ordinal": ordinal,

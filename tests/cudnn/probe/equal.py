@@ -107,5 +107,9 @@ def difference(graph: kf.cudnn.Graph, plan: kf.cudnn.Plan) -> float:
         a, b = parts[uid].astype(np.float64), flat.astype(np.float64)
         near = np.isclose(a, b, rtol=0, atol=0, equal_nan=True)
         if not near.all():
-            worst = max(worst, float(np.abs(a - b)[~near].max() / max(1.0, np.abs(b).max())))
+            finite = np.isfinite(a) & np.isfinite(b)
+            if (~near & ~finite).any():
+                return float("inf")
+            largest = max(1.0, float(np.abs(b[finite]).max(initial=0)))
+            worst = max(worst, float(np.abs(a - b)[finite].max(initial=0)) / largest)
     return worst

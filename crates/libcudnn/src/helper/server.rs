@@ -1,6 +1,7 @@
 //! The helper's side: it loads libcudnn, and answers one question after the other.
 
-use std::io::{self, Write};
+use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +18,10 @@ use crate::planning::{plan, rank};
 /// It never returns where the other side went away in the middle of an answer: the process ends.
 pub fn serve(library: &Path) -> i32 {
     bound_memory();
-    let output = Mutex::new(io::stdout());
+    let output = match own_output() {
+        Ok(output) => Mutex::new(output),
+        Err(_) => return 1,
+    };
     let say = |what: &Response| -> Result<()> {
         let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
         write(&mut *output, what).map_err(|error| {
@@ -46,8 +50,17 @@ pub fn serve(library: &Path) -> i32 {
             return 1;
         }
     }
-    let _ = io::stdout().flush();
     0
+}
+
+/// Takes the pipe to whoever asks, and gives others the standard error in its place: libcudnn's log, too, is printed.
+fn own_output() -> io::Result<std::fs::File> {
+    let own = io::stdout().as_fd().try_clone_to_owned()?;
+    // SAFETY: both are descriptors of this process, and nobody else uses the standard output's yet.
+    if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(own.into())
 }
 
 /// Loads the shim, which the loader gives to whoever asks for libcuda from then on: its file may go.

@@ -1,7 +1,7 @@
 //! Reshapes, transposes, slices and concatenations as views of memory.
 
 use keyfold_core::Result;
-use keyfold_cudnn::{Layout, OpSpec, Operation, PointwiseMode, Port, Uid};
+use keyfold_cudnn::{DataType, Layout, OpSpec, Operation, PointwiseMode, Port, Uid};
 
 use super::sketch::Sketch;
 
@@ -12,6 +12,9 @@ pub(super) fn expand(sketch: &mut Sketch) -> Result<()> {
     sketch.operations.reverse();
     sketch.replace(|sketch, op| {
         let Some(y) = op.output(Port::Y) else { return Ok(None) };
+        if has_number(sketch, op) {
+            return Ok(None);
+        }
         match &op.operation {
             Operation::Concatenate(concatenate) if concatenate.in_place_index.is_none() => {
                 let axis = usize::try_from(concatenate.axis).unwrap_or(0);
@@ -27,6 +30,9 @@ pub(super) fn expand(sketch: &mut Sketch) -> Result<()> {
     sketch.operations.reverse();
     sketch.replace(|sketch, op| {
         let (Some(x), Some(y)) = (op.input(Port::X), op.output(Port::Y)) else { return Ok(None) };
+        if has_number(sketch, op) {
+            return Ok(None);
+        }
         let (dims, strides, offset) = match &op.operation {
             Operation::Transpose(transpose) => {
                 let from = sketch.tensor(x);
@@ -55,13 +61,36 @@ pub(super) fn expand(sketch: &mut Sketch) -> Result<()> {
                 (sketch.dims(y).to_vec(), strides, offset)
             }
             Operation::Reshape => match seen_as(sketch, x, y) {
-                Some(strides) => (sketch.dims(y).to_vec(), strides, 0),
+                Some(strides) => {
+                    if !sketch.has_memory(x) {
+                        // It gets memory, in the order that a reshape reads.
+                        let packed = Layout::Packed.strides(sketch.dims(x))?;
+                        if let Some(tensor) = sketch.tensors.get_mut(&x) {
+                            tensor.strides = packed;
+                        }
+                    }
+                    (sketch.dims(y).to_vec(), strides, 0)
+                }
                 None => return Ok(None),
             },
             _ => return Ok(None),
         };
         Ok(move_to(sketch, op, (x, y), (dims, strides, offset)))
     })
+}
+
+/// Returns whether an operation reads a number by value, which has no memory on a card to be viewed.
+fn has_number(sketch: &Sketch, op: &OpSpec) -> bool {
+    op.inputs.iter().any(|input| {
+        let tensor = sketch.tensor(input.1);
+        tensor.by_value || tensor.scalar.is_some()
+    })
+}
+
+/// Returns whether elements of a tensor are copied by an engine as they are: it reads them as float32.
+fn is_copied(sketch: &Sketch, uid: Uid) -> bool {
+    let dtype = sketch.tensor(uid).dtype;
+    !matches!(dtype, Some(DataType::I32 | DataType::I64 | DataType::F64))
 }
 
 /// Returns the strides of a packed tensor under another one's dimensions; `None` where either isn't packed.
@@ -83,6 +112,9 @@ fn move_to(
     (dims, strides, offset): (Vec<i64>, Vec<i64>, i64),
 ) -> Option<Vec<OpSpec>> {
     if sketch.has_memory(y) {
+        if !is_copied(sketch, y) {
+            return None;
+        }
         if !sketch.has_memory(x) {
             give_memory(sketch, x);
         }
@@ -134,7 +166,8 @@ fn concatenate_into(
     y: Uid,
     axis: usize,
 ) -> Result<Option<Vec<OpSpec>>> {
-    if !sketch.has_memory(y) {
+    let all_are_copied = || op.inputs.iter().all(|(_, x)| is_copied(sketch, *x));
+    if !sketch.has_memory(y) || !all_are_copied() {
         return Ok(None);
     }
     let strides = sketch.tensor(y).strides.clone();

@@ -55,6 +55,11 @@ fn groups(sketch: &mut Sketch, op: &OpSpec, norm: &Norm) -> Result<Option<Vec<Op
     if tensor.strides != packed || !sketch.has_memory(x) || tensor.dims.len() < 3 {
         return Ok(None);
     }
+    let statistics = [tensor.dims[0], count, 1, 1];
+    let fits = |port: &Port| op.output(*port).is_none_or(|uid| sketch.dims(uid) == statistics);
+    if ![Port::Mean, Port::InvVariance].iter().all(fits) {
+        return Ok(None);
+    }
     let size: i64 = tensor.dims[1..].iter().product::<i64>() / count;
     let dims = vec![tensor.dims[0], count, size, 1];
     let strides = vec![count * size, size, 1, 1];
@@ -77,8 +82,7 @@ fn groups(sketch: &mut Sketch, op: &OpSpec, norm: &Norm) -> Result<Option<Vec<Op
     let mut outputs = vec![(Port::Y, normal)];
     for port in [Port::Mean, Port::InvVariance] {
         if let Some(uid) = op.output(port) {
-            let dims = vec![tensor.dims[0], count, 1, 1];
-            outputs.push((port, sketch.view(uid, dims, vec![count, 1, 1, 1], 0)));
+            outputs.push((port, uid));
         }
     }
     if let Some(tensor) = sketch.tensors.get_mut(&normal) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use keyfold_core::Result;
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_cudnn::{
     DataType, GraphSpec, Layout, Number, OpSpec, Operation, Pointwise, PointwiseMode, Port,
     Reduction, ReductionMode, TensorSpec, Uid, ValidGraph,
@@ -139,7 +139,9 @@ impl Sketch {
         let before = std::mem::take(&mut self.operations);
         let mut after = Vec::with_capacity(before.len());
         for op in before {
-            match by(self, &op)? {
+            // What replaces an operation computes in float32.
+            let in_f32 = op.compute.is_none_or(|compute| compute == DataType::F32);
+            match if in_f32 { by(self, &op)? } else { None } {
                 Some(new) => after.extend(new.into_iter().map(|mut new| {
                     if new.name.is_empty() && !op.name.is_empty() {
                         new.name = format!("{} ({})", op.name, new.operation.name());
@@ -160,7 +162,7 @@ impl Sketch {
     }
 
     fn program(&self, cut: Cut, viewed: bool) -> Result<Option<Program>> {
-        let groups = split::cut(&self.operations, cut);
+        let groups = split::cut(&self.operations, cut, &|uid| self.place(uid).of);
         // A finer cut that cuts nothing more is the same program.
         if cut != Cut::Whole && groups.len() < 2 {
             return Ok(None);
@@ -179,7 +181,8 @@ impl Sketch {
                 .iter()
                 .map(|group| group.iter().map(|op| op.label()).collect::<Vec<_>>().join(", "))
                 .collect();
-            sketch.note(format!("split into {} plans: {}", parts.len(), names.join(" | ")));
+            let (count, names) = (parts.len(), names.join(" | "));
+            sketch.note(format!("split into {count} plans: {names}"));
         }
         let memory = passed.iter().map(|uid| {
             let tensor = sketch.tensor(*uid);
@@ -235,6 +238,14 @@ impl Sketch {
             }
         }
         used.sort_unstable();
+        let is_shifted = |uid: &&Uid| {
+            self.tensor(**uid).dtype == Some(DataType::Bool)
+                && self.places.get(uid).is_some_and(|place| place.offset != 0)
+        };
+        if used.iter().any(|uid| is_shifted(&uid)) {
+            let message = "booleans are bits of bytes, which have no address of their own";
+            return Err(Error::new(ErrorKind::NotSupported, message));
+        }
         let aliases = used.iter().filter_map(|uid| {
             let place = self.places.get(uid)?;
             let size = self.tensor(*uid).dtype.map_or(1, DataType::size) as i64;

@@ -51,8 +51,37 @@ impl Group {
         self.operations.iter().any(|op| op.outputs.iter().any(|output| output.1 == uid))
     }
 
-    fn takes(&self, op: &OpSpec, cut: Cut) -> bool {
-        if self.operations.is_empty() || cut == Cut::Whole {
+    /// Returns whether an operation and the group have the same memory under different numbers, and one of them writes
+    /// it: engines see no order between them.
+    fn collides(&self, op: &OpSpec, root: &dyn Fn(Uid) -> Uid) -> bool {
+        let meets = |writes: &OpSpec, reads: &OpSpec| {
+            let all = || reads.inputs.iter().chain(&reads.outputs);
+            writes.outputs.iter().any(|(_, written)| {
+                all().any(|(_, other)| other != written && root(*other) == root(*written))
+            })
+        };
+        // Parts of one result that several operations write are no collision: nobody reads them in the group.
+        let only_written = |a: &OpSpec, b: &OpSpec| {
+            a.outputs.iter().any(|(_, x)| b.outputs.iter().any(|(_, y)| root(*x) == root(*y)))
+                && !b
+                    .inputs
+                    .iter()
+                    .any(|(_, y)| a.outputs.iter().any(|(_, x)| root(*x) == root(*y)))
+        };
+        self.operations.iter().any(|before| {
+            (meets(before, op) && !only_written(before, op))
+                || (meets(op, before) && !only_written(op, before))
+        })
+    }
+
+    fn takes(&self, op: &OpSpec, cut: Cut, root: &dyn Fn(Uid) -> Uid) -> bool {
+        if self.operations.is_empty() {
+            return true;
+        }
+        if self.collides(op, root) {
+            return false;
+        }
+        if cut == Cut::Whole {
             return true;
         }
         if cut == Cut::Each || self.has(Role::Reduction) || self.has(Role::Other) {
@@ -70,10 +99,12 @@ impl Group {
 }
 
 /// Cuts operations, each of which is behind those whose results it reads.
-pub(super) fn cut(operations: &[OpSpec], cut: Cut) -> Vec<Vec<OpSpec>> {
+///
+/// `root` is the tensor whose memory a tensor lies in.
+pub(super) fn cut(operations: &[OpSpec], cut: Cut, root: &dyn Fn(Uid) -> Uid) -> Vec<Vec<OpSpec>> {
     let mut groups: Vec<Group> = Vec::new();
     for op in operations {
-        match groups.last_mut().filter(|group| group.takes(op, cut)) {
+        match groups.last_mut().filter(|group| group.takes(op, cut, root)) {
             Some(group) => group.operations.push(op.clone()),
             None => groups.push(Group { operations: vec![op.clone()] }),
         }

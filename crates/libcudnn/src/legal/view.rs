@@ -159,19 +159,25 @@ fn with_views(
     local
 }
 
-/// Moves the axis of operations that count along one.
-fn with_axes(operations: &[OpSpec], groups: &Groups, front: usize) -> Option<Vec<OpSpec>> {
+/// Moves the axis of operations that count along one; `None` where a view hasn't that axis.
+fn counting(operations: &[OpSpec], to: impl Fn(usize) -> Option<usize>) -> Option<Vec<OpSpec>> {
     let mut moved = operations.to_vec();
     for op in &mut moved {
         if let Operation::Pointwise(pointwise) = &mut op.operation
             && pointwise.mode == PointwiseMode::GenIndex
         {
-            let axis = usize::try_from(pointwise.axis?).ok()?;
-            let place = groups.axes.iter().position(|group| group[..] == [axis])?;
-            pointwise.axis = Some((front + place) as i64);
+            pointwise.axis = Some(to(usize::try_from(pointwise.axis?).ok()?)? as i64);
         }
     }
     Some(moved)
+}
+
+/// As [`counting`], for axes that are groups of their own.
+fn with_axes(operations: &[OpSpec], groups: &Groups, front: usize) -> Option<Vec<OpSpec>> {
+    counting(operations, |axis| {
+        let place = groups.axes.iter().position(|group| group[..] == [axis])?;
+        Some(front + place)
+    })
 }
 
 /// Pointwise operations: three packed dimensions.
@@ -201,6 +207,14 @@ fn matrices(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
     let mut groups = group(sketch, &uids)?;
     if groups.axes.len() == 1 {
         groups.halve(sketch, &uids);
+    }
+    // An image's columns lie side by side.
+    let lies_so = |uid: &Uid| {
+        let (sizes, strides) = groups.of(sketch.tensor(*uid));
+        sketch.tensor(*uid).is_virtual || sizes.last() == Some(&1) || strides.last() == Some(&1)
+    };
+    if !uids.iter().all(lies_so) {
+        return None;
     }
     let sizes = groups.of(sketch.tensor(y)).0;
     let is_kept: Vec<bool> =
@@ -269,10 +283,9 @@ fn batches(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
     let fits = tensors.iter().all(|tensor| {
         let (dims, strides) = (&tensor.dims, &tensor.strides);
         dims.len() == rank
-            && (1..rank - 2).all(|axis| {
-                tensor.is_virtual
-                    || dims[axis - 1] == 1
-                    || strides[axis - 1] == strides[axis] * dims[axis]
+            && (tensor.is_virtual || {
+                let axes: Vec<usize> = (0..rank - 2).filter(|&axis| dims[axis] > 1).collect();
+                axes.windows(2).all(|pair| strides[pair[0]] == strides[pair[1]] * dims[pair[1]])
             })
     });
     // In each tensor, all batches are there or none is.
@@ -303,15 +316,14 @@ fn batches(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
             false => (dims, strides),
         }
     });
-    Some((
-        vec![(local, operations.to_vec())],
-        "matrices of all batches along one dimension, without a copy",
-    ))
+    // Batches have no index of their own along the one dimension.
+    let moved = counting(operations, |axis| (axis >= rank - 2).then(|| axis + 3 - rank))?;
+    Some((vec![(local, moved)], "matrices of all batches along one dimension, without a copy"))
 }
 
 /// Convolutions along one dimension: images of one row.
 fn lines(sketch: &Sketch, operations: &[OpSpec]) -> Viewed {
-    let mut moved = operations.to_vec();
+    let mut moved = counting(operations, |axis| Some(if axis == 2 { 3 } else { axis }))?;
     let mut any = false;
     for op in &mut moved {
         if let Operation::ConvFprop(conv)

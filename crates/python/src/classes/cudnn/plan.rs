@@ -501,7 +501,11 @@ impl PyPlan {
     fn __repr__(&self) -> String {
         let plan = self.prepared.plan();
         let (engine, bytes) = (&plan.spec.config.engine, plan.spec.workspace_bytes);
-        format!("Plan(engine={engine:?}, device='{}', workspace_bytes={bytes})", plan.device)
+        let device = match plan.runner.document() {
+            Some(_) => plan.spec.device.clone(),
+            None => plan.device.to_string(),
+        };
+        format!("Plan(engine={engine:?}, device='{device}', workspace_bytes={bytes})")
     }
 }
 
