@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 RNG = np.random.default_rng(0)
 Graph = kf.cudnn.Graph
 TORCH = {"float16": torch.float16, "float32": torch.float32, "bfloat16": torch.bfloat16}
-# What a result may differ by, relative to the largest element: rounding of the dtype, and of TF32.
+# The largest difference of a result, relative to its largest element: the dtype's rounding, TF32's.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "tf32": 4e-3, "int8": 0, "bool": 0}
 
 

@@ -90,7 +90,7 @@ def wait_for(what: Any, seconds: float = 60, pause: float = 0.01) -> None:
         time.sleep(pause)
 
 
-# What code of a process of its own begins with: the folder of plans is its first argument.
+# The beginning of code for another process, whose first argument is the folder of plans.
 _BEGIN = """
 import sys
 import keyfold as kf

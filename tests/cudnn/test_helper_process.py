@@ -25,7 +25,7 @@ from tests.cudnn.planning import (
 
 pytestmark = pytest.mark.usefixtures("no_folder")
 
-# What a helper of the real libcudnn does, in the words that a build's progress is told.
+# The steps of a helper with the real libcudnn, as a build's progress is told.
 STEPS = ("load libcudnn", "read the graph", "lower the graph", "ask cuDNN", "compile engine")
 
 
@@ -133,7 +133,7 @@ def test_a_helper_that_is_stopped_is_ended_and_the_error_says_what_it_did(step, 
     build()
     process, text = broken(step, signal.SIGSTOP)
     assert "said nothing for 1.5 s and was ended; it was doing this: " in text
-    # What it had said before it was stopped is read first.
+    # Messages from before it was stopped are read first.
     assert text.partition("doing this: ")[2].startswith(STEPS[1:])
     assert not Path(f"/proc/{process}").exists()
     assert build().engine == "cuDNN engine 7"

@@ -99,12 +99,12 @@ pub struct Policy {
     /// Whether float32 may be multiplied as TF32.
     #[serde(default)]
     pub tf32: bool,
-    /// What a planner may do with a graph that the device has no plan for as it is.
+    /// How far a planner may rewrite a graph that the device has no plan for as it is.
     #[serde(default)]
     pub rewrite: Rewrite,
 }
 
-/// What a planner may do with a graph that the device has no plan for as it is.
+/// How far a planner may rewrite a graph that the device has no plan for as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rewrite {

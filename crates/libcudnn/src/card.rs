@@ -30,7 +30,7 @@ pub struct CardPlanner {
     store: Option<Store>,
 }
 
-/// What plans share: the card, and handles on it that nobody uses now.
+/// The card, and handles on it that no run uses now; all plans share them.
 #[derive(Debug)]
 struct Inner {
     library: Arc<Library>,

@@ -115,7 +115,7 @@ pub struct Candidate {
     config: Finalized<EngineConfig>,
     /// The heuristics that ranked it.
     pub mode: Ranked,
-    /// What it is.
+    /// The engine, its knobs and notes.
     pub engine: EngineChoice,
 }
 

@@ -27,7 +27,7 @@ const FOLDERS: [&str; 6] = [
 pub struct Candidate {
     /// The file.
     pub path: PathBuf,
-    /// Who put it there, in words.
+    /// The package or place that it is of, in words.
     pub origin: &'static str,
     /// Why it isn't used; `None` where it may be.
     pub refusal: Option<String>,

@@ -213,7 +213,7 @@ pub struct CudnnError {
     pub call: String,
     /// Its status.
     pub code: i32,
-    /// What `cudnnGetLastErrorString` said.
+    /// The text of `cudnnGetLastErrorString`.
     pub text: String,
 }
 

@@ -71,7 +71,7 @@ macro_rules! declare {
 /// A tensor of a graph.
 #[derive(Debug)]
 pub(crate) struct Tensor;
-/// What an operation is without its tensors: a convolution's padding, a reduction's function.
+/// The attributes of an operation beside its tensors: a convolution's padding, a reduction's function.
 #[derive(Debug)]
 pub(crate) struct Parameters;
 /// An operation of a graph.

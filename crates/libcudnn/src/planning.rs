@@ -85,7 +85,7 @@ pub fn plan(
     for program in legal::programs(graph, policy)? {
         match plan_program(library, &program, target, policy, progress) {
             Ok(planned) => return Ok(planned),
-            // What libcudnn says of the graph as it is tells most.
+            // The refusal of the graph as it is tells most.
             Err(Failed::Refused(error)) => {
                 first.get_or_insert(error);
             }

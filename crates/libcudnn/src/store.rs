@@ -30,7 +30,7 @@ struct Entry {
     plan: String,
 }
 
-/// What a plan is of, all of which is compared before libcudnn is given it.
+/// The origin of a plan, all of which is compared before libcudnn is given the plan.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
@@ -52,7 +52,7 @@ const FORMAT: u32 = 2;
 /// The folder's limit unless it is said otherwise, in bytes.
 pub const LIMIT: u64 = 512 << 20;
 
-/// What the folder has of a graph.
+/// The folder's answer to a look-up.
 #[derive(Debug)]
 pub enum Found {
     /// A plan.
@@ -69,7 +69,7 @@ pub(crate) struct Kept<T> {
     pub(crate) steps: Vec<String>,
 }
 
-/// What a plan is asked for by.
+/// The key of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The graph.

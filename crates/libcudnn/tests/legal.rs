@@ -484,7 +484,7 @@ fn what_engines_would_round_or_cannot_address_stays() {
     output(&mut g, y);
     let identity = |op: &Operation| matches!(op, Operation::Pointwise(_));
     assert!(check(g, 0.0).iter().all(|program| !has(program, identity)));
-    // What computes in float64 isn't replaced by what computes in float32.
+    // An operation in float64 isn't replaced by operations in float32.
     let mut g = graph();
     let x = g.input("x", &[4, 6]).unwrap();
     let y = g.reduction(x, ReductionMode::Avg, &[4, 1]).unwrap();

@@ -130,7 +130,7 @@ impl Helper {
         let (sender, answers) = mpsc::sync_channel(WAITING);
         if let Some(mut output) = child.stdout.take() {
             std::thread::spawn(move || {
-                // What isn't a message ends it: the process sees that the helper says no more.
+                // Damaged messages end it: the process sees that the helper says no more.
                 while let Ok(Some(answer)) = read::<Response>(&mut output) {
                     if sender.send(answer).is_err() {
                         break;

@@ -1,4 +1,4 @@
-//! What the process and its helper say to each other.
+//! The messages between the process and its helper.
 
 use std::io::{self, Read, Write};
 
@@ -24,13 +24,13 @@ pub(crate) enum Request {
     Rank { graph: GraphSpec, properties: String, policy: Policy, limit: usize, compile: bool },
 }
 
-/// What the helper says.
+/// A message of the helper's.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Response {
     /// It has loaded this version of cuDNN.
     Ready { version: String },
-    /// What it does next.
+    /// Its next step.
     Step { done: usize, total: usize, what: String },
     /// The plan.
     Plan(Box<PlanDocument>),

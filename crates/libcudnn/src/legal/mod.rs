@@ -30,7 +30,7 @@ pub struct Program {
     pub parts: Vec<Part>,
     /// The tensors that are passed between them: number, dtype and how many elements their memory has.
     pub passed: Vec<(Uid, DataType, u64)>,
-    /// What was changed, in words.
+    /// The changes, in words.
     pub steps: Vec<String>,
 }
 

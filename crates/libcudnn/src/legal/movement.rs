@@ -8,7 +8,7 @@ use super::sketch::Sketch;
 /// Replaces what moves elements: a tensor without memory becomes a view of the other one's, and two with memory are
 /// copied element by element from view to view.
 pub(super) fn expand(sketch: &mut Sketch) -> Result<()> {
-    // What is read later may be a view of what is written later: the last operation first.
+    // From the last operation on: an input may become a view of a later result.
     sketch.operations.reverse();
     sketch.replace(|sketch, op| {
         let Some(y) = op.output(Port::Y) else { return Ok(None) };

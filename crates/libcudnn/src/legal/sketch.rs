@@ -139,7 +139,7 @@ impl Sketch {
         let before = std::mem::take(&mut self.operations);
         let mut after = Vec::with_capacity(before.len());
         for op in before {
-            // What replaces an operation computes in float32.
+            // Replacements compute in float32.
             let in_f32 = op.compute.is_none_or(|compute| compute == DataType::F32);
             match if in_f32 { by(self, &op)? } else { None } {
                 Some(new) => after.extend(new.into_iter().map(|mut new| {

@@ -16,7 +16,7 @@ pub(super) enum Cut {
     Each,
 }
 
-/// What an operation is to a cut.
+/// The role of an operation in a cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Pointwise,

@@ -41,7 +41,7 @@ pub(crate) struct LibraryOptions {
     folder_limit: u64,
 }
 
-/// What is asked for by equal options is one.
+/// Planners, helpers and libraries by their options: equal options share one.
 type Kept<T> = LazyLock<Mutex<HashMap<LibraryOptions, Arc<T>>>>;
 
 fn kept<T: ?Sized>(
