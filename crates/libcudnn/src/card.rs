@@ -57,13 +57,19 @@ impl Inner {
 }
 
 impl CardPlanner {
-    /// Makes a planner for the card with this number. `store` keeps plans for other processes.
+    /// Makes a planner for the card with this number. `library` is asked for libcudnn where there is such a card: no
+    /// process without one loads it. `store` keeps plans for other processes.
     ///
     /// # Errors
     /// [`ErrorKind::Device`] where there is no driver or no such card; [`ErrorKind::Library`] where libcudnn
-    /// can't work with it.
-    pub fn new(library: &Arc<Library>, ordinal: u8, store: Option<Store>) -> Result<CardPlanner> {
+    /// isn't there or can't work with it.
+    pub fn new(
+        library: impl FnOnce() -> Result<Arc<Library>>,
+        ordinal: u8,
+        store: Option<Store>,
+    ) -> Result<CardPlanner> {
         let context = driver()?.context(ordinal)?;
+        let library = &library()?;
         let name = context.name()?;
         let (card, document) = context.enter(|| {
             let card = Card::new(library, ordinal.into())?;

@@ -52,7 +52,7 @@ pub(crate) fn _cudnn_capture<'py>(
     options: LibraryOptions,
 ) -> PyResult<Bound<'py, PyDict>> {
     let profile = build_with(py, None, |_| {
-        let planner = CardPlanner::new(&options.library()?, options.ordinal, None)?;
+        let planner = CardPlanner::new(|| options.library(), options.ordinal, None)?;
         Ok(planner.properties().clone())
     })?;
     about(py, &profile)

@@ -112,7 +112,7 @@ impl LibraryOptions {
                 let profile = Profile::from_json(profile)?;
                 Ok(Arc::new(RemotePlanner::new(self.helpers()?, profile, self.store(), progress)?))
             }
-            None => Ok(Arc::new(CardPlanner::new(&self.library()?, self.ordinal, self.store())?)),
+            None => Ok(Arc::new(CardPlanner::new(|| self.library(), self.ordinal, self.store())?)),
         })
     }
 }
