@@ -3,7 +3,7 @@
 //! [`keyfold_cudnn`] has the graphs as data; this crate finds libcudnn at run time, lowers graphs to its descriptors and
 //! asks it for plans: in a helper process for cards that aren't here, in this process for one that is.
 //!
-//! # What can't be written
+//! # Sequences that don't compile
 //!
 //! libcudnn dereferences descriptors that aren't finalized, and takes a tensor in an operation's place. Its descriptors
 //! are private here. What is public takes proven graphs and finalized descriptors, which nothing else makes, so each of

@@ -59,17 +59,15 @@ fn kept<T: ?Sized>(
 }
 
 impl LibraryOptions {
+    /// Returns the options without those that cards and folders differ in.
+    fn shared(&self) -> LibraryOptions {
+        LibraryOptions { card: None, ordinal: 0, folder: None, folder_limit: 0, ..self.clone() }
+    }
+
     /// Returns the helpers, which all cards and folders share.
     pub(crate) fn helpers(&self) -> Result<Arc<Helpers>> {
         static ALL: Kept<Helpers> = LazyLock::new(Mutex::default);
-        let shared = LibraryOptions {
-            card: None,
-            ordinal: 0,
-            folder: None,
-            folder_limit: 0,
-            ..self.clone()
-        };
-        kept(&ALL, &shared, || {
+        kept(&ALL, &self.shared(), || {
             let found = find::library(&self.packages)?;
             let Some((program, arguments)) = self.helper.split_first() else {
                 let message =
@@ -94,14 +92,7 @@ impl LibraryOptions {
     /// Returns libcudnn in this process.
     pub(crate) fn library(&self) -> Result<Arc<Library>> {
         static ALL: Kept<Library> = LazyLock::new(Mutex::default);
-        let shared = LibraryOptions {
-            card: None,
-            ordinal: 0,
-            folder: None,
-            folder_limit: 0,
-            ..self.clone()
-        };
-        kept(&ALL, &shared, || Library::load_found(&find::library(&self.packages)?))
+        kept(&ALL, &self.shared(), || Library::load_found(&find::library(&self.packages)?))
     }
 
     /// Returns what plans.
