@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyfold as kf
-from tests.layers.test_pipeline_programs import STEPS, same
+from tests.helpers.programs import STEPS, same
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 

@@ -9,7 +9,7 @@ import pytest
 
 import keyfold as kf
 from tests.layers.test_fuse import numbers
-from tests.layers.test_pipeline_programs import same
+from tests.helpers.programs import same
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 

@@ -66,11 +66,9 @@ fn same_view(a: &Tensor, b: &Tensor) -> bool {
 /// Returns an argument with its pending tensors replaced; `None` if there are none in it.
 fn completed(arg: ValueRef<'_>) -> Result<Option<Value>> {
     match arg {
-        ValueRef::Tensor(tensor) => {
-            let Some(mut done) = tensor.completed()? else { return Ok(None) };
-            done.set_token(tensor.token());
-            Ok(Some(Value::Tensor(done)))
-        }
+        ValueRef::Tensor(tensor) => completed_tensor(tensor),
+        // A binding's own tensor, in a list.
+        ValueRef::Foreign(object) if object.is_tensor() => completed_tensor(object.tensor()?),
         list if list.list_len().is_some() => {
             let mut changed = false;
             let mut items = Vec::new();
@@ -87,4 +85,10 @@ fn completed(arg: ValueRef<'_>) -> Result<Option<Value>> {
         }
         _ => Ok(None),
     }
+}
+
+fn completed_tensor(tensor: &Tensor) -> Result<Option<Value>> {
+    let Some(mut done) = tensor.completed()? else { return Ok(None) };
+    done.set_token(tensor.token());
+    Ok(Some(Value::Tensor(done)))
 }
