@@ -39,6 +39,7 @@ mod reduce;
 mod registry;
 mod rows;
 mod scan;
+mod tiles;
 
 use std::any::Any;
 use std::fmt;
@@ -78,6 +79,7 @@ pub use registry::{
 };
 pub use rows::{RowParams, Rows};
 pub use scan::{Scan, ScanParams};
+pub use tiles::{Cut, Part, Tiles, Whole, compute_parts, tiles_of};
 
 /// A device's implementation of the operators.
 ///

@@ -8,7 +8,7 @@ use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_tensor::Tensor;
 
 use crate::primitives::{Primitives, step_by_step};
-use crate::{GpuBackend, Offer};
+use crate::{GpuBackend, Offer, Tiles};
 
 /// An expression compiled for certain dtypes.
 pub trait PointwiseKernel: Send + Sync {
@@ -53,6 +53,9 @@ pub trait Expressions: Send + Sync {
     /// Returns the size of the groups that its kernels are fast for.
     /// [`Limits::results`] is 1 if [`Expressions::prepare_group`] offers nothing.
     fn limits(&self) -> Limits;
+
+    /// Returns its computation tile by tile; `None` if it gains nothing from tiles.
+    fn tiles(&self) -> Option<&dyn Tiles>;
 }
 
 /// A backend's implementation of expressions.

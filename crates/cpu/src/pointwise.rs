@@ -1,13 +1,15 @@
 //! Expressions, run by the kit's evaluator.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use keyfold_backend::{Expressions, GroupKernel, Offer, PointwiseKernel};
+use keyfold_backend::{Expressions, GroupKernel, Offer, PointwiseKernel, Tiles};
 use keyfold_core::{Result, Scalar};
 use keyfold_expr::Lowered;
 use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_kit::evaluate::{MAX_INPUTS, evaluate, evaluate_all};
 use keyfold_kit::interpreter::Program;
+use keyfold_kit::pool::{Schedule, parallel_for};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
@@ -62,5 +64,24 @@ impl Expressions for HostBackend {
 
     fn limits(&self) -> Limits {
         Limits::default()
+    }
+
+    fn tiles(&self) -> Option<&dyn Tiles> {
+        Some(self)
+    }
+}
+
+impl Tiles for HostBackend {
+    fn elements(&self) -> usize {
+        // 128 KiB of float32. Four such tensors are half of an L2 cache of 1 MiB.
+        1 << 15
+    }
+
+    fn for_each(
+        &self,
+        tiles: usize,
+        f: &(dyn Fn(Range<usize>) -> Result<()> + Sync),
+    ) -> Result<()> {
+        parallel_for(Schedule::Adaptive, 0..tiles, 1, f)
     }
 }

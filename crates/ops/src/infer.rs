@@ -124,6 +124,13 @@ pub(crate) trait Run: Sized {
         None
     }
 
+    /// Returns the leading dimensions along which it computes each index by itself: [`Form::rows`].
+    ///
+    /// [`Form::rows`]: keyfold_layers::pipeline::Form::rows
+    fn rows(&self) -> usize {
+        0
+    }
+
     /// Allocates the result and computes it.
     ///
     /// # Errors
@@ -217,6 +224,23 @@ impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {
     #[inline(always)]
     unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
         self.0(op, out)
+    }
+}
+
+/// A computation along dimensions behind the first ones, whose number it has: each index of those is computed
+/// by itself. It writes results of any strides.
+pub(crate) struct Lanes<F>(pub(crate) usize, pub(crate) F);
+
+impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for Lanes<F> {
+    const ANY_STRIDES: bool = true;
+
+    #[inline(always)]
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        self.1(op, out)
+    }
+
+    fn rows(&self) -> usize {
+        self.0
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Inferred {
     pub aliasing: Aliasing,
     /// The expression whose values are the elements, if the operator evaluates one.
     pub(crate) evaluates: Option<Box<Evaluated>>,
+    /// The leading dimensions along which each index is computed by itself: [`Form::rows`].
+    pub(crate) rows: usize,
 }
 
 impl PartialEq for Inferred {
@@ -52,7 +54,7 @@ impl Inferred {
     /// Makes a contiguous result in new memory.
     pub fn fresh(shape: Shape, dtype: DType) -> Inferred {
         let strides = layout::contiguous_strides(&shape);
-        Inferred { shape, dtype, strides, aliasing: Aliasing::Fresh, evaluates: None }
+        Inferred { shape, dtype, strides, aliasing: Aliasing::Fresh, evaluates: None, rows: 0 }
     }
 
     /// Makes a result that is the argument at that position.
@@ -80,13 +82,14 @@ impl Inferred {
             Aliasing::View { .. } => Memory::Shared,
             Aliasing::Argument(number) => Memory::Argument(number),
         };
-        let Inferred { shape, dtype, strides, evaluates, .. } = self;
-        Form { shape, dtype, strides, memory, evaluates }
+        let Inferred { shape, dtype, strides, evaluates, rows, .. } = self;
+        Form { shape, dtype, strides, memory, evaluates, rows }
     }
 
     /// Describes the result of a planned call with these arguments.
     pub(crate) fn of_plan(plan: CallPlan<impl Run>, args: &[ValueRef<'_>]) -> Inferred {
-        Inferred { evaluates: plan.run.evaluates(args), ..Inferred::of_form(plan.form) }
+        let (evaluates, rows) = (plan.run.evaluates(args), plan.run.rows());
+        Inferred { evaluates, rows, ..Inferred::of_form(plan.form) }
     }
 
     pub(crate) fn of_form(form: TensorMeta) -> Inferred {
@@ -100,6 +103,7 @@ impl Inferred {
             strides: tensor.strides().clone(),
             aliasing,
             evaluates: None,
+            rows: 0,
         }
     }
 

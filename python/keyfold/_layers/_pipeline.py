@@ -61,9 +61,11 @@ class PipelinePlan:
             ("%1: float64[3] = aten::exp(%0)"), `line` ("file:line"), `after` (the indices of those
             that run before), `dead` (whether it is left out, since nobody holds its result),
             `bytes`.
-        groups: the operations that are computed together, in one pass over memory. Each is a dict:
-            `operations` (their indices), `stored` (those whose results are stored), `saved_bytes`
-            (of the other results, which are neither written nor read).
+        groups: the operations that are computed together. Each is a dict: `operations` (their
+            indices), `stored` (those whose results are stored), `tiles` (False: in one pass over
+            memory; True: tile by tile, some rows by all of them, then the next rows), `saved_bytes`
+            (of the other results, which in one pass are neither written nor read, and tile by tile
+            stay in the cache).
         at_once: the calls that ran at once, as dicts: `operator`, `reason`, `count`.
         bytes: how many bytes wait.
     """
@@ -117,7 +119,7 @@ class PipelinePlan:
         saved = sum(one["saved_bytes"] for one in self.groups)
         notes = [f"{len(rows)} operations wait, {self.bytes} bytes"]
         if self.groups:
-            notes.append(f"a group is computed in one pass: {saved} bytes aren't written")
+            notes.append(f"a group is computed in one pass: {saved} bytes don't go through memory")
         notes += [
             f"{one['operator']} ran at once ({one['count']}): {one['reason']}"
             for one in self.at_once
@@ -208,7 +210,7 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
             `recorded`: operations; `ran`: those that ran, failed ones included; `at_once`: calls
             that couldn't be deferred; `dead`: operations left out, since nobody held their results;
             `failed`; `skipped`: those that depended on a failed one; `flushes`: how often something
-            waiting was run; `groups`: groups of operations that were computed in one pass; `fused`:
+            waiting was run; `groups`: groups of operations that were computed together; `fused`:
             the operations in them; `planned`: flushes whose groups were chosen and compiled, since
             no flush before had the same operations.
         """

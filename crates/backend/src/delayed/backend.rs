@@ -18,8 +18,8 @@ use crate::primitives::{Primitive, PrimitiveParams, Primitives};
 use crate::{
     Execute, Expressions, GpuBackend, Group, GroupKernel, Groups, Index, IndexParams, Kernels,
     Launch, Linalg, Offer, Operation, Params, Pointwise, PointwiseKernel, Positions, Random,
-    RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams, fusion_limits,
-    prepare, prepare_group,
+    RandomParams, Reason, Reduce, ReduceParams, RowParams, Rows, Scan, ScanParams, Tiles,
+    fusion_limits, prepare, prepare_group,
 };
 
 /// A backend that runs the kernels of a host backend asynchronously, on hidden memory.
@@ -399,6 +399,11 @@ impl Expressions for Delayed {
 
     fn limits(&self) -> Limits {
         fusion_limits(&*self.below)
+    }
+
+    fn tiles(&self) -> Option<&dyn Tiles> {
+        // Its kernels run after they were launched.
+        None
     }
 }
 

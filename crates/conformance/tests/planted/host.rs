@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use keyfold_backend::{
     Expressions, GpuBackend, GroupKernel, Groups, Index, IndexParams, Launch, Linalg, Offer,
     Operation, Pointwise, PointwiseKernel, Positions, Random, Reduce, ReduceParams, Rows, Scan,
+    Tiles,
 };
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, f16, layout};
 use keyfold_cpu::HostBackend;
@@ -200,6 +201,10 @@ impl Expressions for Planted {
 
     fn limits(&self) -> Limits {
         HostBackend.limits()
+    }
+
+    fn tiles(&self) -> Option<&dyn Tiles> {
+        HostBackend.tiles()
     }
 }
 

@@ -36,6 +36,10 @@ pub struct Form {
     pub memory: Memory,
     /// The expression whose values are the elements, if the operator evaluates one.
     pub evaluates: Option<Box<Evaluated>>,
+    /// For an operator of one tensor, the number of leading dimensions along which each index of the
+    /// result is computed from the same index of the tensor alone, with the same digits however many there
+    /// are if the tensor is contiguous: those of a sum along the last dimensions. 0 if nothing is known.
+    pub rows: usize,
 }
 
 /// The expression that a call evaluates for each element of its result.
@@ -183,7 +187,7 @@ fn infer_by_meta(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Ve
             None => Memory::Fresh,
         };
         let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
-        Ok(Some(Form { shape, strides, dtype: tensor.dtype(), memory, evaluates: None }))
+        Ok(Some(Form { shape, strides, dtype: tensor.dtype(), memory, evaluates: None, rows: 0 }))
     };
     items.iter().map(form).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use keyfold_tensor::{Tensor, Value};
 use rustc_hash::FxHashMap;
 
-use super::fusion::{self, Group, Step};
+use super::fusion::{self, Step};
 use super::operation::{Operation, Slot, Structure};
 use super::session::{AtOnce, Session, Statistics};
 use crate::tracer::{Assembly, Graph, Results};
@@ -30,15 +30,18 @@ pub struct Planned {
     pub bytes: u64,
 }
 
-/// Operations that are computed in one pass.
+/// Operations that are computed in one pass, or tile by tile.
 #[derive(Clone, Debug)]
 pub struct PlannedGroup {
     /// The places of the operations.
     pub operations: Vec<usize>,
     /// Those whose results are stored.
     pub stored: Vec<usize>,
-    /// The bytes of the other results, which are neither written nor read.
+    /// The bytes of the other results: in one pass they are neither written nor read, tile by tile they
+    /// stay in the cache.
     pub saved_bytes: u64,
+    /// Whether they are computed tile by tile: some rows by all of them, then the next rows.
+    pub tiles: bool,
 }
 
 /// The pending operations of a pipeline, and its history; prints as text.
@@ -132,20 +135,31 @@ fn groups_of(
     let alive = operations.iter().zip(dead).filter(|(_, dead)| !**dead);
     let alive: Vec<Arc<Operation>> = alive.map(|(operation, _)| Arc::clone(operation)).collect();
     let Some((plan, _)) = fusion::plan(&alive, by_dead) else { return Vec::new() };
-    let groups = plan.steps.iter().filter_map(|step| match step {
-        Step::Group(group) => Some(group),
-        Step::One(_) => None,
-    });
-    let planned = |group: &Group| {
-        let inner = group.members.iter().filter(|member| !group.stored.contains(member));
-        let slots = inner.flat_map(|member| alive[*member].results.iter().flatten());
-        PlannedGroup {
-            operations: group.members.iter().map(|member| alive[*member].index).collect(),
-            stored: group.stored.iter().map(|member| alive[*member].index).collect(),
-            saved_bytes: slots.map(Slot::bytes).sum(),
+    let mut groups = Vec::new();
+    plan.steps.iter().for_each(|step| add_groups(step, &alive, &mut groups));
+    groups
+}
+
+/// Adds the groups that a step computes.
+fn add_groups(step: &Step, operations: &[Arc<Operation>], to: &mut Vec<PlannedGroup>) {
+    let (stored, tiles) = match step {
+        Step::One(_) => return,
+        Step::Group(group) => (group.stored.clone(), false),
+        Step::Tiled(tiled) if tiled.is_cut(operations) => {
+            (tiled.kept_results().map(|(op, _)| op).collect(), true)
+        }
+        Step::Tiled(tiled) => {
+            return tiled.steps.iter().for_each(|step| add_groups(step, operations, to));
         }
     };
-    groups.map(planned).collect()
+    let inner = step.operations().iter().filter(|member| !stored.contains(member));
+    let slots = inner.flat_map(|member| operations[*member].results.iter().flatten());
+    to.push(PlannedGroup {
+        operations: step.operations().iter().map(|member| operations[*member].index).collect(),
+        stored: stored.iter().map(|member| operations[*member].index).collect(),
+        saved_bytes: slots.map(Slot::bytes).sum(),
+        tiles,
+    });
 }
 
 /// Puts the calls together to a graph whose outputs are the results that somebody holds.
@@ -205,11 +219,11 @@ impl fmt::Display for Explanation {
                 all.join(", ")
             };
             let (all, stored) = (list(&group.operations), list(&group.stored));
-            writeln!(
-                f,
-                "in one pass: {all}; stored: {stored}; {} bytes aren't written",
-                group.saved_bytes
-            )?;
+            let (how, rest) = match group.tiles {
+                true => ("tile by tile", "stay in the cache"),
+                false => ("in one pass", "aren't written"),
+            };
+            writeln!(f, "{how}: {all}; stored: {stored}; {} bytes {rest}", group.saved_bytes)?;
         }
         for one in &self.at_once {
             let times =

@@ -45,6 +45,10 @@ pub(super) struct Operation {
     pub(super) stream: Option<(Device, StreamId)>,
     /// The expression that its one result is made of, if it is.
     pub(super) evaluates: Option<Box<Evaluated>>,
+    /// The leading dimensions along which it computes each index by itself: [`Form::rows`].
+    ///
+    /// [`Form::rows`]: super::Form::rows
+    pub(super) rows: usize,
     /// Empty after it ran.
     pub(super) args: Mutex<Vec<Value>>,
     /// The write counts of arguments that aren't pending, in order, when it was recorded.
@@ -214,9 +218,15 @@ impl Operation {
         }
     }
 
-    /// Stages the one result, if somebody holds it.
-    pub(super) fn stage(&self, result: Tensor) -> Result<()> {
-        let Some(Some(slot)) = self.results.first() else { return Ok(()) };
+    /// Returns the result at a position among those that the call wanted, and its place among all.
+    pub(super) fn wanted(&self, at: usize) -> Option<(usize, &Slot)> {
+        let slots = self.results.iter().enumerate();
+        slots.filter_map(|(place, slot)| Some((place, slot.as_ref()?))).nth(at)
+    }
+
+    /// Stages the result at a position among those that the call wanted, if somebody holds it.
+    pub(super) fn stage(&self, at: usize, result: Tensor) -> Result<()> {
+        let Some((_, slot)) = self.wanted(at) else { return Ok(()) };
         match slot.memory.upgrade() {
             Some(memory) => memory.stage(self.memory_of(slot, result)?),
             None => Ok(()),

@@ -174,7 +174,7 @@ fn record(
         args.iter().map(|arg| keep(session, *arg, &mut bytes)).collect::<Result<Vec<_>>>()?;
     foreign_pending(session, &kept)?;
     let device = device_of(context, args);
-    let (mut results, mut evaluates) = (SmallVec::new(), None);
+    let (mut results, mut evaluates, mut rows) = (SmallVec::new(), None, 0);
     let mut values = Vec::with_capacity(forms.len());
     for form in forms {
         let Some(form) = form else {
@@ -183,7 +183,7 @@ fn record(
             continue;
         };
         let Form { shape, dtype, strides, .. } = form;
-        evaluates = form.evaluates;
+        (evaluates, rows) = (form.evaluates, form.rows);
         let size = layout::numel(&shape, dtype.size())? * dtype.size();
         let memory = Arc::new(PendingBuffer::new(device, size, session.as_source()));
         results.push(Some(Slot { memory: Arc::downgrade(&memory), shape: shape.clone(), dtype }));
@@ -217,6 +217,7 @@ fn record(
         device,
         stream: (!device.kind().is_host()).then(|| (device, current_stream(device))),
         evaluates,
+        rows,
         args: std::sync::Mutex::new(kept),
         versions,
         results,

@@ -9,7 +9,7 @@ use keyfold_tensor::{PendingBuffer, Value};
 use rustc_hash::FxHashMap;
 
 use super::failure::Failure;
-use super::fusion::{self, Group, Step};
+use super::fusion::{self, CallArgs, Step, Tiled};
 use super::host;
 use super::operation::{Operation, Slot, Stopped};
 use super::plan;
@@ -142,19 +142,36 @@ impl Session {
             Ok(())
         };
         let Some((plan, is_new)) = fusion::plan(&operations, &FxHashMap::default()) else {
-            return operations.iter().try_for_each(|operation| {
+            return (0..operations.len()).try_for_each(|at| {
                 look()?;
-                self.run_one(operation.index)
+                self.run_step(&Step::One(at), &operations)
             });
         };
         self.lock().statistics.planned += u64::from(is_new);
         plan.steps.iter().try_for_each(|step| {
             look()?;
-            match step {
-                Step::One(at) => self.run_one(operations[*at].index),
-                Step::Group(group) => self.run_group(group, &operations),
-            }
+            self.run_step(step, &operations)
         })
+    }
+
+    fn run_step(&self, step: &Step, operations: &[Arc<Operation>]) -> Result<()> {
+        let one_by_one = || {
+            let members = step.operations().iter();
+            members.into_iter().try_for_each(|at| self.run_one(operations[*at].index))
+        };
+        match step {
+            Step::One(at) => self.run_one(operations[*at].index),
+            Step::Group(group) => {
+                let compute = || group.compute(operations).map(|()| true);
+                self.run_together(step.operations(), operations, compute, one_by_one)
+            }
+            Step::Tiled(tiled) => {
+                let compute = || compute_tiles(tiled, operations);
+                let step_by_step =
+                    || tiled.steps.iter().try_for_each(|step| self.run_step(step, operations));
+                self.run_together(step.operations(), operations, compute, step_by_step)
+            }
+        }
     }
 
     /// Waits until no other thread runs operations of this session.
@@ -206,10 +223,16 @@ impl Session {
         kept
     }
 
-    /// Runs a group of operations in one pass; one by one if that can't be done, or if some of them ran
-    /// meanwhile.
-    fn run_group(&self, group: &Group, operations: &[Arc<Operation>]) -> Result<()> {
-        let members = || group.members.iter().map(|at| &operations[*at]);
+    /// Computes operations together, by numbers that ascend; `otherwise` runs them if that can't be done,
+    /// or if some of them ran meanwhile. An error of one of them is found, and told, by running it alone.
+    fn run_together(
+        &self,
+        numbers: &[usize],
+        operations: &[Arc<Operation>],
+        compute: impl FnOnce() -> Result<bool, Stopped>,
+        otherwise: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let members = || numbers.iter().map(|at| &operations[*at]);
         let waits = {
             let mut state = self.lock();
             let waits = |one: &Arc<Operation>| {
@@ -221,19 +244,18 @@ impl Session {
             }
             all
         };
-        let outcome = waits.then(|| group.compute(operations));
+        let outcome = waits.then(compute);
         if waits {
-            let first = operations[group.members[0]].index;
+            let first = operations[numbers[0]].index;
             let mut state = self.lock();
-            let last = operations[group.members[group.members.len() - 1]].index;
+            let last = operations[numbers[numbers.len() - 1]].index;
             let is_member = |index: &usize| members().any(|one| one.index == *index);
             state.running.retain(|index| *index < first || *index > last || !is_member(index));
         }
         match outcome {
-            Some(Ok(())) => {}
+            Some(Ok(true)) => {}
             Some(Err(Stopped::Itself(error))) if host::is_interrupt(&error) => return Err(error),
-            // The error of a member is found, and told, by running it alone.
-            _ => return members().try_for_each(|one| self.run_one(one.index)),
+            _ => return otherwise(),
         }
         {
             let mut state = self.lock();
@@ -303,6 +325,30 @@ impl Session {
         drop(operation.take_args());
         Ok(())
     }
+}
+
+/// Computes steps tile by tile, and stages what is kept; false if there would be one tile.
+fn compute_tiles(tiled: &Tiled, operations: &[Arc<Operation>]) -> Result<bool, Stopped> {
+    for at in &tiled.members {
+        let args = operations[*at].args.lock().unwrap_or_else(PoisonError::into_inner);
+        operations[*at].check_versions(&args).map_err(Stopped::Itself)?;
+    }
+    let inputs = tiled.inputs.iter().map(|(op, at)| operations[*op].ready_tensor(*at));
+    let inputs = inputs.collect::<Result<Vec<_>, Stopped>>()?;
+    let args = |op: usize| -> CallArgs {
+        let args = operations[op].args.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = args.iter().map(|arg| match arg {
+            Value::Tensor(_) => None,
+            other => Some(other.clone()),
+        });
+        others.collect()
+    };
+    let results = tiled.compute(operations, &inputs, args).map_err(Stopped::Itself)?;
+    let Some(results) = results else { return Ok(false) };
+    for ((op, at), result) in tiled.kept_results().zip(results) {
+        operations[op].stage(at, result).map_err(Stopped::Itself)?;
+    }
+    Ok(true)
 }
 
 impl State {

@@ -78,7 +78,7 @@ pub struct Statistics {
     pub skipped: u64,
     /// Times that something waiting was run.
     pub flushes: u64,
-    /// Groups of operations that were computed in one pass.
+    /// Groups of operations that were computed in one pass, or tile by tile.
     pub groups: u64,
     /// Operations that were computed in groups; [`Statistics::ran`] counts them, too.
     pub fused: u64,

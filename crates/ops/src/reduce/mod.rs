@@ -12,7 +12,7 @@ use keyfold_layers::autograd::Saves;
 use keyfold_layers::vmap;
 use keyfold_tensor::{IntList, Tensor};
 
-use crate::infer::{AnyStrides, Call, CallPlan, Run};
+use crate::infer::{Call, CallPlan, Lanes, Run};
 use crate::jvp::{self, LINEAR, pushforward};
 use crate::naming::{
     LANE_PARAMETERS, Naming, POSITION_PARAMETERS, REDUCTION_PARAMETERS, SUM_PARAMETERS,
@@ -113,6 +113,13 @@ type ReduceCall<'c> = Call<'c, &'static Operation>;
 /// The reduced dimensions (`None` for all), and `keepdim`.
 type Dims<'a> = (Option<&'a [i64]>, bool);
 
+/// Returns the dimensions before those that a computation goes along, if those are the last ones: lanes side
+/// by side may be added in another order where they are more.
+fn rows_before(dims: u64, ndim: usize) -> usize {
+    let before = (dims.trailing_zeros() as usize).min(ndim);
+    if dims.count_ones() as usize == ndim - before { before } else { 0 }
+}
+
 /// Plans a reduction with a result of a dtype.
 #[inline]
 fn reduced<'x>(
@@ -121,7 +128,7 @@ fn reduced<'x>(
     Reduction { params, shape }: Reduction,
     dtype: DType,
 ) -> CallPlan<impl Run + use<'x>> {
-    let run = AnyStrides(move |op: &Op, out: &Tensor| {
+    let run = Lanes(rows_before(params.dims, x.ndim()), move |op: &Op, out: &Tensor| {
         let kernel =
             op.kernel(GpuBackend::reduce, |group| group.reduce(params.op, x.dtype(), dtype))?;
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
@@ -279,7 +286,7 @@ fn softmax(
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
     let dtype = floating(x.dtype());
     let params = RowParams { op: call.state, axis: axis as u32 };
-    let run = AnyStrides(move |op: &Op, out: &Tensor| {
+    let run = Lanes(rows_before(1 << axis, x.ndim()), move |op: &Op, out: &Tensor| {
         let kernel =
             op.kernel(GpuBackend::rows, |group| group.rows(params.op, x.dtype(), dtype))?;
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).

@@ -176,6 +176,7 @@ impl PyPipeline {
             dict.set_item("operations", &one.operations)?;
             dict.set_item("stored", &one.stored)?;
             dict.set_item("saved_bytes", one.saved_bytes)?;
+            dict.set_item("tiles", one.tiles)?;
             groups.append(dict)?;
         }
         let at_once = PyList::empty(py);

@@ -5,7 +5,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use keyfold_backend::primitives::fault;
-use keyfold_backend::{Expressions, GroupKernel, Offer, PointwiseKernel, Reason};
+use keyfold_backend::{Expressions, GroupKernel, Offer, PointwiseKernel, Reason, Tiles};
 use keyfold_core::{Complex, DType, Error, ErrorKind, Result, Scalar, bf16, f16};
 use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_expr::source::{
@@ -136,6 +136,11 @@ impl Expressions for PluginBackend {
             Target::CudaC => one,
             Target::OpenClC => Limits { inputs: 7, params: 8, ..one },
         }
+    }
+
+    fn tiles(&self) -> Option<&dyn Tiles> {
+        // Its kernels run after they were launched.
+        None
     }
 }
 

@@ -39,6 +39,10 @@ impl Group {
         Group { backend, kernel, members, inputs, stored }
     }
 
+    pub(super) fn kernel(&self) -> &Arc<dyn GroupKernel> {
+        &self.kernel
+    }
+
     /// Computes the stored results, and stages them.
     pub(in crate::pipeline) fn compute(
         &self,
@@ -55,7 +59,7 @@ impl Group {
         let inputs = inputs.collect::<std::result::Result<SmallVec<[Tensor; 8]>, Stopped>>()?;
         let results = self.results(operations, &inputs, &params).map_err(Stopped::Itself)?;
         for (op, result) in self.stored.iter().zip(results) {
-            operations[*op].stage(result).map_err(Stopped::Itself)?;
+            operations[*op].stage(0, result).map_err(Stopped::Itself)?;
         }
         Ok(())
     }

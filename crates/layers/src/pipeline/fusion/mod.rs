@@ -5,6 +5,8 @@
 //! the backend compiles is a step of the [`Plan`](plan), and so is each other operation. Plans are
 //! [cached](cache), by the whole program.
 //!
+//! Steps that hand on rows, as a group does to a sum of each row, are joined to [tiles].
+//!
 //! An operation takes part if it evaluates an expression, by the backend's own kernel: a user's kernel
 //! for the operator is called as ever. If a group can't be computed, as for an element at fault, its
 //! members run one by one, so that errors are those of the operations.
@@ -13,6 +15,8 @@ mod cache;
 mod group;
 mod plan;
 mod program;
+mod tiled;
+mod tiles;
 
 use std::sync::Arc;
 
@@ -23,6 +27,7 @@ use super::operation::Operation;
 pub(super) use group::Group;
 pub(super) use plan::{Plan, Step};
 use program::Program;
+pub(super) use tiled::{CallArgs, Tiled};
 
 /// The payload of a backend's own kernels. A pipeline may compute the expression that such a kernel
 /// evaluates together with others.
@@ -36,8 +41,8 @@ pub(super) fn plan(
     operations: &[Arc<Operation>],
     others: &FxHashMap<usize, usize>,
 ) -> Option<(Arc<Plan>, bool)> {
-    let candidates = operations.iter().filter(|operation| operation.evaluates.is_some());
-    if candidates.count() < 2 {
+    let has_rows = |one: &&Arc<Operation>| one.evaluates.is_some() || one.rows > 0;
+    if operations.iter().filter(has_rows).count() < 2 {
         return None;
     }
     let (plan, is_new) = cache::plan(Program::of(operations, others));

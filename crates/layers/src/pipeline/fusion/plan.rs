@@ -8,6 +8,8 @@ use keyfold_expr::fuse::{self, Fusion, GroupInput, Limits, Source};
 
 use super::group::Group;
 use super::program::{Member, Program};
+use super::tiled::Tiled;
+use super::tiles::{self, Candidate};
 
 /// A step of a plan.
 #[derive(Debug)]
@@ -16,6 +18,19 @@ pub(in crate::pipeline) enum Step {
     One(usize),
     /// Operations in one pass.
     Group(Group),
+    /// Steps that are computed tile by tile.
+    Tiled(Tiled),
+}
+
+impl Step {
+    /// Returns the numbers of its operations, ascending.
+    pub(in crate::pipeline) fn operations(&self) -> &[usize] {
+        match self {
+            Step::One(op) => std::slice::from_ref(op),
+            Step::Group(group) => &group.members,
+            Step::Tiled(tiled) => &tiled.members,
+        }
+    }
 }
 
 /// Steps that compute all operations of a program, each after those that it needs.
@@ -40,7 +55,7 @@ impl Plan {
     }
 
     pub(in crate::pipeline) fn has_groups(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Group(_)))
+        self.steps.iter().any(|step| !matches!(step, Step::One(_)))
     }
 
     /// Chooses and compiles the groups of a program.
@@ -60,15 +75,19 @@ impl Plan {
         let Program { ops, memory, held, .. } = program;
         let mut steps = Vec::new();
         for unit in units(&Record { ops, memory, held }, limits) {
+            let one = |op: usize| Candidate { step: Step::One(op), alone: None };
             match compile(program, &unit, limits) {
-                Compiled::Group(group) => steps.push(Step::Group(group)),
-                Compiled::TooLarge if limits.steps > 1 => return None,
-                Compiled::TooLarge | Compiled::No => {
-                    steps.extend(unit.ops.into_iter().map(Step::One));
+                Compiled::Group(group) if group.members.len() > 1 => {
+                    steps.push(Candidate { step: Step::Group(group), alone: None });
                 }
+                Compiled::Group(alone) => {
+                    steps.push(Candidate { alone: Some(alone), ..one(unit.ops[0]) });
+                }
+                Compiled::TooLarge if limits.steps > 1 => return None,
+                Compiled::TooLarge | Compiled::No => steps.extend(unit.ops.into_iter().map(one)),
             }
         }
-        Some(Plan { steps })
+        Some(Plan { steps: tiles::join(program, steps) })
     }
 }
 
@@ -100,7 +119,11 @@ fn compile(program: &Program, unit: &Unit, limits: &Limits) -> Compiled {
     };
     let members: Option<Vec<&Member>> =
         unit.ops.iter().map(|op| program.members[*op].as_ref()).collect();
-    let Some(members) = members.filter(|members| members.len() > 1) else { return Compiled::No };
+    let Some(members) = members else { return Compiled::No };
+    // By itself it is a part of tiles at most, which are on the host.
+    if members.len() == 1 && program.rows[unit.ops[0]].is_none() {
+        return Compiled::No;
+    }
     let (group, places) = group_of(unit, wiring, &members);
     let fused = match group.fuse(limits) {
         Ok(Fusion::Program(fused)) => fused,

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, PoisonError};
 
-use keyfold_backend::GpuBackend;
+use keyfold_backend::{GpuBackend, tiles_of};
 use keyfold_core::{DType, DTypeKind, Device, Result, Shape, Strides};
 use keyfold_dispatch::Value as _;
 use keyfold_expr::fuse::grouping::{Op, Pointwise, Read};
@@ -65,6 +65,19 @@ pub(super) struct Program {
     pub(super) held: Vec<bool>,
     /// For each operation.
     pub(super) members: Vec<Option<Member>>,
+    /// For each operation, the rows that it computes one by one.
+    pub(super) rows: Vec<Option<Rows>>,
+    /// For each operation, the dimensions of its first result.
+    pub(super) ndim: Vec<u32>,
+}
+
+/// The rows of an operation, the first dimension of its results, each of which it computes by itself.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Rows {
+    /// A backend that computes tile by tile.
+    pub(super) backend: Same<dyn GpuBackend>,
+    /// A number of their count: equal counts have equal numbers.
+    pub(super) count: u32,
 }
 
 /// A view of a memory.
@@ -90,6 +103,7 @@ struct Used {
 struct Numbers {
     memories: FxHashMap<usize, Used>,
     shapes: Vec<Shape>,
+    counts: Vec<usize>,
     places: Vec<(Device, Option<StreamId>, Same<dyn GpuBackend>)>,
 }
 
@@ -164,6 +178,13 @@ impl Program {
             }
         };
         self.ops.push(op);
+        let rows = rows_of(operation, member.as_ref(), &tensors);
+        self.rows.push(rows.map(|(backend, count)| {
+            let count = number(&mut numbers.counts, count);
+            Rows { backend, count }
+        }));
+        let first = operation.results.iter().flatten().next();
+        self.ndim.push(first.map_or(0, |slot| slot.shape.len() as u32));
         self.members.push(member);
     }
 
@@ -227,12 +248,8 @@ fn member_of(operation: &Operation, tensors: &[&Tensor]) -> Option<Member> {
     if slot.shape.contains(&0) || !inputs.iter().all(is_there) {
         return None;
     }
-    let backend = operation.operator.with_kernel(operation.keyset, |kernel| {
-        let payload = kernel.payload()?.downcast_ref::<BackendKernel>()?;
-        Some(Same(Arc::clone(&payload.0)))
-    });
     Some(Member {
-        backend: backend.flatten()?,
+        backend: backend_of(operation)?,
         expr: Same(Arc::clone(&evaluates.expr)),
         inputs: evaluates.inputs.clone(),
         dtypes: inputs.iter().map(|input| input.dtype()).collect(),
@@ -240,4 +257,38 @@ fn member_of(operation: &Operation, tensors: &[&Tensor]) -> Option<Member> {
         out: evaluates.out,
         result: slot.dtype,
     })
+}
+
+/// Returns the backend whose own kernel a call reaches.
+fn backend_of(operation: &Operation) -> Option<Same<dyn GpuBackend>> {
+    let backend = operation.operator.with_kernel(operation.keyset, |kernel| {
+        let payload = kernel.payload()?.downcast_ref::<BackendKernel>()?;
+        Some(Same(Arc::clone(&payload.0)))
+    });
+    backend.flatten()
+}
+
+/// Returns the rows that an operation computes one by one, on a backend that computes tile by tile: those of
+/// an operation that a group may have, and of one that says so of its one tensor.
+fn rows_of(
+    operation: &Operation,
+    member: Option<&Member>,
+    tensors: &[&Tensor],
+) -> Option<(Same<dyn GpuBackend>, usize)> {
+    let Some(Some(slot)) = operation.results.first() else { return None };
+    let count = *slot.shape.first()?;
+    let backend = match member {
+        Some(member) => member.backend.clone(),
+        None => {
+            let [tensor] = tensors else { return None };
+            let has_rows = operation.rows > 0
+                && operation.is_pure
+                && tensor.device() == operation.device
+                && operation.results.iter().flatten().all(|one| one.shape.first() == Some(&count))
+                && tensor.shape().first() == Some(&count);
+            has_rows.then(|| backend_of(operation))??
+        }
+    };
+    tiles_of(&*backend.0)?;
+    Some((backend, count))
 }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::operand::{Argument, Operand};
 use super::{Constant, Recording, Step};
-use crate::pipeline::fusion::{self, Plan, Step as Planned};
+use crate::pipeline::fusion::{self, Plan, Step as Planned, Tiled};
 use crate::pipeline::operation::{Operation, for_each_tensor};
 use crate::pipeline::plan;
 use crate::pipeline::session::Session;
@@ -184,13 +184,13 @@ fn step_of(
     results: &[SmallVec<[Option<usize>; 1]>],
     known: &mut Known,
 ) -> Result<Step> {
-    let group = match step {
+    let (group, mut params) = match step {
         Planned::One(at) => {
             return Ok(Step { planned, ..alone(*at, operations, results, known)? });
         }
-        Planned::Group(group) => group,
+        Planned::Tiled(tiled) => return tiles_of(planned, tiled, operations, results, known),
+        Planned::Group(group) => (group, SmallVec::new()),
     };
-    let mut params = SmallVec::new();
     for member in &group.members {
         let numbers = operations[*member].evaluates.iter();
         params.extend(numbers.flat_map(|own| own.params.iter().copied()));
@@ -203,6 +203,30 @@ fn step_of(
     let members = members.collect::<Result<_>>()?;
     let results = group.stored.iter().map(|op| results[*op][0]).collect();
     Ok(Step { planned, args, params, results, last: SmallVec::new(), members })
+}
+
+/// Returns the step of tiles. A step of theirs that is one operation has the operation's number.
+fn tiles_of(
+    planned: usize,
+    tiled: &Tiled,
+    operations: &[Arc<Operation>],
+    results: &[SmallVec<[Option<usize>; 1]>],
+    known: &mut Known,
+) -> Result<Step> {
+    let inputs = tiled.inputs.iter();
+    let args = inputs
+        .map(|(op, at)| Ok(Argument::Tensor(tensor_at(&operations[*op], *at, known)?)))
+        .collect::<Result<_>>()?;
+    let inner = |step: &Planned| match step {
+        Planned::One(op) => alone(*op, operations, results, known),
+        // No operation has this number.
+        other => step_of(usize::MAX, other, operations, results, known),
+    };
+    let members = tiled.steps.iter().map(inner).collect::<Result<_>>()?;
+    let kept = tiled.kept_results();
+    let kept = kept.map(|(op, at)| results[op][operations[op].wanted(at)?.0]);
+    let (results, params, last) = (kept.collect(), SmallVec::new(), SmallVec::new());
+    Ok(Step { planned, args, params, results, last, members })
 }
 
 /// Returns the step of one operation.
@@ -237,12 +261,12 @@ fn note_last_uses(steps: &mut [Step], outputs: &[Operand], memories: usize) {
                 last.push(memory);
             }
         };
-        for one in std::iter::once(&*step).chain(&step.members) {
+        step.each(&mut |one| {
             one.results.iter().flatten().for_each(|memory| note(*memory));
             for arg in &one.args {
                 arg.each(&mut |operand| operand.memory().into_iter().for_each(&mut note));
             }
-        }
+        });
         step.last = last;
     }
 }

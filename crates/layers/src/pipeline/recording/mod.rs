@@ -32,7 +32,7 @@ use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, overlap};
 use smallvec::SmallVec;
 
-use super::fusion::{Plan, Step as Planned};
+use super::fusion::{CallArgs, Plan, Step as Planned};
 use super::operation::Operation;
 use super::session::{Options, Session};
 use operand::{Argument, Memories, Operand};
@@ -72,8 +72,28 @@ struct Step {
     results: SmallVec<[Option<usize>; 1]>,
     /// The memories that no later step and no output reads.
     last: SmallVec<[usize; 2]>,
-    /// The operations of a group, for the case that it can't be computed in one pass.
+    /// The operations of a group, for the case that it can't be computed in one pass, or the steps of
+    /// tiles.
     members: Vec<Step>,
+}
+
+impl Step {
+    /// Returns the arguments of an operation that is a step of these tiles, `None` for a tensor.
+    fn others_of(&self, operation: usize) -> CallArgs {
+        let step = self.members.iter().find(|step| step.planned == operation);
+        let args = step.iter().flat_map(|step| &step.args);
+        args.map(|arg| match arg {
+            Argument::Value(value) => Some(value.clone()),
+            Argument::Tensor(_) | Argument::List(_) => None,
+        })
+        .collect()
+    }
+
+    /// Calls `f` with the step and those that it is made of.
+    fn each<'a>(&'a self, f: &mut impl FnMut(&'a Step)) {
+        f(self);
+        self.members.iter().for_each(|member| member.each(f));
+    }
 }
 
 /// A tensor that the program uses and that isn't an input. A replay reads what is there then.
@@ -211,24 +231,33 @@ impl Recording {
     pub fn replay(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut memories = Memories::new(inputs, self.memories);
         for step in &self.steps {
-            match &self.plan.steps[step.planned] {
-                Planned::One(at) => self.run_one(&self.operations[*at], step, &mut memories)?,
-                Planned::Group(group) => {
-                    let inputs = step.args.iter().map(|arg| arg.tensor(&memories));
-                    let inputs = inputs.collect::<Result<SmallVec<[Tensor; 8]>>>()?;
-                    match group.results(&self.operations, &inputs, &step.params) {
-                        Ok(results) => {
-                            for (memory, result) in step.results.iter().zip(results) {
-                                memories.set(*memory, result);
-                            }
-                        }
-                        Err(_) => self.run_members(step, &mut memories)?,
-                    }
-                }
-            }
+            self.run(&self.plan.steps[step.planned], step, &mut memories)?;
             step.last.iter().for_each(|memory| memories.clear(*memory));
         }
         self.outputs.iter().map(|output| output.tensor(&memories)).collect()
+    }
+
+    fn run(&self, planned: &Planned, step: &Step, memories: &mut Memories) -> Result<()> {
+        if let Planned::One(at) = planned {
+            return self.run_one(&self.operations[*at], step, memories);
+        }
+        let inputs = step.args.iter().map(|arg| arg.tensor(memories));
+        let inputs = inputs.collect::<Result<SmallVec<[Tensor; 8]>>>()?;
+        let results = match planned {
+            Planned::Group(group) => {
+                group.results(&self.operations, &inputs, &step.params).map(Some)
+            }
+            Planned::Tiled(tiled) => {
+                let args = |op: usize| step.others_of(op);
+                tiled.compute(&self.operations, &inputs, args)
+            }
+            Planned::One(_) => unreachable!("it was run above"),
+        };
+        let Ok(Some(results)) = results else { return self.run_members(planned, step, memories) };
+        for (memory, result) in step.results.iter().zip(results) {
+            memories.set(*memory, result);
+        }
+        Ok(())
     }
 
     fn run_one(&self, operation: &Operation, step: &Step, memories: &mut Memories) -> Result<()> {
@@ -252,11 +281,13 @@ impl Recording {
         Ok(())
     }
 
-    /// Runs the operations of a group one by one: an error is that of one of them.
-    #[cold]
-    fn run_members(&self, step: &Step, memories: &mut Memories) -> Result<()> {
-        for member in &step.members {
-            self.run_one(&self.operations[member.planned], member, memories)?;
+    /// Runs the steps of tiles, or the operations of a group one by one: an error is that of one of them.
+    fn run_members(&self, planned: &Planned, step: &Step, memories: &mut Memories) -> Result<()> {
+        for (at, member) in step.members.iter().enumerate() {
+            match planned {
+                Planned::Tiled(tiled) => self.run(&tiled.steps[at], member, memories)?,
+                _ => self.run_one(&self.operations[member.planned], member, memories)?,
+            }
         }
         Ok(())
     }

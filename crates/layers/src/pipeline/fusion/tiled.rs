@@ -1,0 +1,273 @@
+//! Steps that are computed tile by tile: some rows by all of them, then the next rows.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyfold_backend::{Cut, GpuBackend, GroupKernel, Part, Whole, compute_parts, tiles_of};
+use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
+use keyfold_tensor::{Tensor, Value};
+use smallvec::SmallVec;
+
+use super::plan::Step;
+use crate::pipeline::operation::{Operation, Slot, guarded};
+
+/// Where a stage reads a tensor.
+pub(super) enum Source {
+    /// An input of the tiles.
+    Input(usize),
+    /// A result of an earlier stage.
+    Result(usize),
+}
+
+/// The computation of a stage.
+pub(super) enum StageKernel {
+    /// A group, with its operations.
+    Group(Arc<dyn GroupKernel>, Vec<usize>),
+    /// A call of an operation of one tensor.
+    Call(usize),
+}
+
+/// A part of a tile's computation.
+pub(super) struct Stage {
+    pub(super) kernel: StageKernel,
+    pub(super) sources: Vec<Source>,
+    /// The numbers of its results.
+    pub(super) results: Range<usize>,
+}
+
+/// Steps that are computed tile by tile.
+pub(in crate::pipeline) struct Tiled {
+    pub(super) backend: Arc<dyn GpuBackend>,
+    /// The operations, ascending.
+    pub(in crate::pipeline) members: Vec<usize>,
+    /// The steps, for tensors that don't make more than one tile.
+    pub(in crate::pipeline) steps: Vec<Step>,
+    pub(super) stages: Vec<Stage>,
+    /// For each input, an operation that reads it, and the position among its tensors.
+    pub(in crate::pipeline) inputs: Vec<(usize, usize)>,
+    /// For each result, its operation, and the position among its results.
+    pub(super) results: Vec<(usize, usize)>,
+    /// For each result, whether somebody reads it behind the tiles.
+    pub(super) kept: Vec<bool>,
+}
+
+impl fmt::Debug for Tiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tiled({:?})", self.steps)
+    }
+}
+
+/// The arguments of a call, `None` for its tensor.
+pub(in crate::pipeline) type CallArgs = SmallVec<[Option<Value>; 4]>;
+
+/// What is the same in all tiles.
+struct Job<'a> {
+    tiled: &'a Tiled,
+    cut: Arc<Cut>,
+    operations: &'a [Arc<Operation>],
+    /// The inputs, and whether each has the rows that are cut.
+    inputs: Vec<(Tensor, bool)>,
+    /// For each stage, the numbers of a group, or the arguments of a call.
+    given: Vec<(SmallVec<[Scalar; 4]>, CallArgs)>,
+    /// The results that are kept.
+    kept: Vec<Option<Whole>>,
+}
+
+impl Tiled {
+    /// Computes the results that are kept, in the order of [`Tiled::kept_results`]; `None` if there would
+    /// be one tile.
+    ///
+    /// # Errors
+    /// The first of an operation, or of the memory. Nothing but new memory was written then.
+    pub(in crate::pipeline) fn compute(
+        &self,
+        operations: &[Arc<Operation>],
+        inputs: &[Tensor],
+        args: impl Fn(usize) -> CallArgs,
+    ) -> Result<Option<Vec<Tensor>>> {
+        let Some(cut) = self.cut(operations) else { return Ok(None) };
+        let Some(inputs) = self.inputs_of(operations, inputs, &cut) else { return Ok(None) };
+        let Some(tiles) = tiles_of(&*self.backend) else { return Ok(None) };
+        let given = self.stages.iter().map(|stage| match &stage.kernel {
+            StageKernel::Group(_, members) => {
+                let own = members.iter().filter_map(|op| operations[*op].evaluates.as_ref());
+                let numbers = own.flat_map(|own| own.params.iter().copied());
+                (numbers.collect(), CallArgs::new())
+            }
+            StageKernel::Call(op) => (SmallVec::new(), args(*op)),
+        });
+        let (given, cut) = (given.collect(), Arc::new(cut));
+        let whole = |(result, kept): (usize, &bool)| {
+            let operation = &operations[self.results[result].0];
+            let slot = self.slot(operations, result).filter(|_| *kept);
+            slot.map(|slot| Whole::new(slot.shape.clone(), slot.dtype, operation.device, &cut))
+                .transpose()
+        };
+        let kept = self.kept.iter().enumerate().map(whole).collect::<Result<_>>()?;
+        let job = Job { tiled: self, cut: Arc::clone(&cut), operations, inputs, given, kept };
+        let scratch = Mutex::new(Vec::new());
+        guarded(|| {
+            tiles.for_each(cut.tiles(), &|tiles| {
+                let known = scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                let mut own = known.unwrap_or_else(|| vec![None; self.results.len()]);
+                for tile in tiles {
+                    job.tile(tile, &mut own)?;
+                }
+                scratch.lock().unwrap_or_else(PoisonError::into_inner).push(own);
+                Ok(())
+            })
+        })?;
+        Ok(Some(job.kept.into_iter().flatten().map(Whole::into_tensor).collect()))
+    }
+
+    /// Returns whether the operations' results make more than one tile.
+    pub(in crate::pipeline) fn is_cut(&self, operations: &[Arc<Operation>]) -> bool {
+        self.cut(operations).is_some()
+    }
+
+    /// Returns the results that [`Tiled::compute`] returns: an operation, and the position among its
+    /// results.
+    pub(in crate::pipeline) fn kept_results(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let all = self.results.iter().zip(&self.kept);
+        all.filter(|(_, kept)| **kept).map(|(result, _)| *result)
+    }
+
+    fn slot<'o>(&self, operations: &'o [Arc<Operation>], result: usize) -> Option<&'o Slot> {
+        let (op, at) = self.results[result];
+        operations[op].wanted(at).map(|(_, slot)| slot)
+    }
+
+    /// Chooses the tiles; `None` if there would be one, or rows are too long.
+    fn cut(&self, operations: &[Arc<Operation>]) -> Option<Cut> {
+        let slots = (0..self.results.len()).map(|result| self.slot(operations, result));
+        let shapes = slots.map(|slot| Some(&slot?.shape)).collect::<Option<Vec<&Shape>>>()?;
+        let calls = self.stages.iter().filter_map(|stage| match stage.kernel {
+            StageKernel::Call(op) => Some(operations[op].rows),
+            StageKernel::Group(..) => None,
+        });
+        let most = calls.min().unwrap_or(usize::MAX);
+        Cut::new(&shapes, most, tiles_of(&*self.backend)?.elements())
+    }
+
+    /// Returns the inputs, each with whether it has the rows that are cut; `None` if one has other rows.
+    fn inputs_of(
+        &self,
+        operations: &[Arc<Operation>],
+        inputs: &[Tensor],
+        cut: &Cut,
+    ) -> Option<Vec<(Tensor, bool)>> {
+        let mut all: Vec<Option<(Tensor, bool)>> = vec![None; inputs.len()];
+        for stage in &self.stages {
+            let ndim = self.slot(operations, stage.results.start)?.shape.len();
+            for source in &stage.sources {
+                let Source::Input(at) = source else { continue };
+                let shape = inputs[*at].shape();
+                let (has_rows, is_shared) = match stage.kernel {
+                    // Kernels go through the lanes of other layouts several at a time.
+                    StageKernel::Call(_) if !inputs[*at].is_contiguous() => return None,
+                    StageKernel::Call(_) => (cut.has_rows(shape), false),
+                    StageKernel::Group(..) => {
+                        // Dimensions are counted from the last one, where missing ones broadcast.
+                        let lead = shape.len().saturating_sub(ndim - cut.dims());
+                        let is_shared = shape[..lead].iter().all(|size| *size == 1);
+                        (shape.len() == ndim && cut.has_rows(shape), is_shared)
+                    }
+                };
+                if has_rows == is_shared || all[*at].as_ref().is_some_and(|one| one.1 != has_rows) {
+                    return None;
+                }
+                all[*at] = Some((inputs[*at].clone(), has_rows));
+            }
+        }
+        all.into_iter().collect()
+    }
+}
+
+impl Job<'_> {
+    /// Computes a tile. `scratch` holds the memory of results that aren't kept.
+    fn tile(&self, tile: usize, scratch: &mut [Option<Tensor>]) -> Result<()> {
+        let mut made: SmallVec<[Tensor; 8]> = SmallVec::new();
+        for (stage, (params, args)) in self.tiled.stages.iter().zip(&self.given) {
+            let read = |source: &Source| match source {
+                Source::Input(input) => match &self.inputs[*input] {
+                    (tensor, true) => self.cut.tile(tensor, tile),
+                    (tensor, false) => Ok(tensor.clone()),
+                },
+                Source::Result(result) => Ok(made[*result].clone()),
+            };
+            let inputs = stage.sources.iter().map(read);
+            let inputs = inputs.collect::<Result<SmallVec<[Tensor; 8]>>>()?;
+            match &stage.kernel {
+                StageKernel::Group(kernel, _) => {
+                    let parts = stage.results.clone();
+                    let parts = parts.map(|result| self.part(result, tile, scratch));
+                    let parts = parts.collect::<Result<_>>()?;
+                    let inputs: SmallVec<[&Tensor; 8]> = inputs.iter().collect();
+                    made.extend(compute_parts(&**kernel, &inputs, params, parts)?);
+                }
+                StageKernel::Call(op) => {
+                    let results = self.call(*op, args, &inputs[0], tile)?;
+                    for (number, result) in stage.results.clone().zip(results) {
+                        if let Some(whole) = &self.kept[number] {
+                            whole.part(tile)?.copy_from(&result)?;
+                        }
+                        made.push(result);
+                    }
+                }
+            }
+        }
+        for ((made, scratch), kept) in made.into_iter().zip(scratch).zip(&self.kept) {
+            *scratch = kept.is_none().then_some(made);
+        }
+        Ok(())
+    }
+
+    /// Returns the part of a result that a group writes.
+    fn part(&self, result: usize, tile: usize, scratch: &mut [Option<Tensor>]) -> Result<Part> {
+        if let Some(whole) = &self.kept[result] {
+            return whole.part(tile);
+        }
+        let operation = &self.operations[self.tiled.results[result].0];
+        let Some(slot) = self.tiled.slot(self.operations, result) else {
+            return Err(Error::new(ErrorKind::Pipeline, "a group's result isn't wanted"));
+        };
+        let memory = match scratch[result].take() {
+            Some(known) => known,
+            None => {
+                // No tile has more rows than the first one.
+                let largest = self.cut.shape(&slot.shape, 0);
+                Tensor::empty_of(largest, slot.dtype, operation.device)?
+            }
+        };
+        Part::reused(memory, self.cut.shape(&slot.shape, tile))
+    }
+
+    /// Calls an operation with a tile of its tensor; returns its results.
+    fn call(
+        &self,
+        op: usize,
+        args: &CallArgs,
+        tensor: &Tensor,
+        tile: usize,
+    ) -> Result<SmallVec<[Tensor; 1]>> {
+        let operation = &self.operations[op];
+        let own = |arg: &Option<Value>| match arg {
+            Some(value) => value.clone(),
+            None => Value::Tensor(tensor.clone()),
+        };
+        let args: SmallVec<[Value; 4]> = args.iter().map(own).collect();
+        let items = operation.items(operation.call(&args)?)?;
+        let slots = operation.results.iter().zip(items);
+        let wanted = slots.filter_map(|(slot, item)| slot.as_ref().map(|slot| (slot, item)));
+        let check = |(slot, item): (&Slot, Value)| {
+            let result = item.into_tensor()?;
+            let fits = result.dtype() == slot.dtype
+                && *result.shape() == self.cut.shape(&slot.shape, tile);
+            // The operation by itself is told of it.
+            let other = || Error::new(ErrorKind::Return, "a tile has another form");
+            fits.then_some(result).ok_or_else(other)
+        };
+        wanted.map(check).collect()
+    }
+}
