@@ -322,6 +322,9 @@ def test_vmap_autocast_and_the_profiler_work_around_and_inside(x):
         assert (matrix @ matrix.T).tolist() == product.tolist()
     names = {event["name"] for event in profile.events}
     assert {"aten::exp", "aten::matmul"} <= names
+    # The flush, too: which operations it computed together.
+    assert "pipeline: aten::matmul" in names
+    assert any(name.startswith("pipeline: aten::exp, aten::mul") for name in names), names
 
 
 def test_a_trace_inside_a_pipeline_is_the_same_graph(x):

@@ -16,6 +16,7 @@ use super::plan;
 use super::recording;
 use super::session::{Session, State};
 use super::waiting::Use;
+use crate::profiler::range_with;
 
 /// The time between two looks for an interrupt.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(20);
@@ -155,6 +156,7 @@ impl Session {
     }
 
     fn run_step(&self, step: &Step, operations: &[Arc<Operation>]) -> Result<()> {
+        let _range = range_with(|| step.name(operations));
         let one_by_one = || {
             let members = step.operations().iter();
             members.into_iter().try_for_each(|at| self.run_one(operations[*at].index))

@@ -14,6 +14,12 @@ pub fn range(name: &str) -> Option<RangeGuard> {
     Some(OpenRange::here(name)?.enter())
 }
 
+/// As [`range`], of a name that is made only if a profile is open here.
+pub(crate) fn range_with(name: impl FnOnce() -> String) -> Option<RangeGuard> {
+    let scope = Scope::current()?;
+    Some(OpenRange::begin(&scope.session, &name(), Some(&scope)).enter())
+}
+
 /// An open range, for a binding with contexts of its own, which stores [`data`](Self::data) there
 /// and drops this at the end.
 pub struct OpenRange {

@@ -10,6 +10,7 @@ use super::group::Group;
 use super::program::{Member, Program};
 use super::tiled::Tiled;
 use super::tiles::{self, Candidate};
+use crate::pipeline::operation::Operation;
 
 /// A step of a plan.
 #[derive(Debug)]
@@ -30,6 +31,18 @@ impl Step {
             Step::Group(group) => &group.members,
             Step::Tiled(tiled) => &tiled.members,
         }
+    }
+
+    /// Returns its name in a profile: `pipeline: aten::mul, aten::exp in one pass`.
+    pub(in crate::pipeline) fn name(&self, all: &[Arc<Operation>]) -> String {
+        let operators = self.operations().iter().map(|op| all[*op].operator.name());
+        let how = match self {
+            Step::One(_) => "",
+            Step::Group(_) => " in one pass",
+            Step::Tiled(tiled) if tiled.is_cut(all) => " tile by tile",
+            Step::Tiled(_) => " step by step",
+        };
+        format!("pipeline: {}{how}", operators.collect::<Vec<_>>().join(", "))
     }
 }
 
