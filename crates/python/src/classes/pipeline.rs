@@ -83,7 +83,7 @@ impl PyPipeline {
         let raised = exception.get_item(1).ok().filter(|raised| !raised.is_none());
         let stops = raised.as_ref().is_some_and(|raised| !raised.is_instance_of::<PyException>());
         let ending = if stops { Ending::GiveUp } else { Ending::Run };
-        let ended = py.detach(|| session.close(ending));
+        let ended = detached(py, || session.close(ending));
         let closed = guard.exit(py);
         let Some(raised) = raised else {
             return ended.py(py).and(closed);
@@ -104,7 +104,7 @@ impl PyPipeline {
     ///     depend on it are computed, and those that do raise the same error when they are read.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.recorded_in();
-        py.detach(|| session.flush()).py(py)
+        detached(py, || session.flush()).py(py)
     }
 
     /// Return how many operations wait.
@@ -226,7 +226,7 @@ fn failure_dict<'py>(py: Python<'py>, failure: &Failure) -> PyResult<Bound<'py, 
 #[pyfunction]
 pub(crate) fn flush(py: Python<'_>) -> PyResult<()> {
     match context::in_context(py, Session::current)? {
-        Some(session) => py.detach(|| session.flush()).py(py),
+        Some(session) => detached(py, || session.flush()).py(py),
         None => Ok(()),
     }
 }
@@ -328,6 +328,14 @@ fn is_users(py: Python<'_>, code: &Bound<'_, PyAny>) -> bool {
     users
 }
 
+/// Runs operations without the lock, in the running context, where a profile may have their steps.
+fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> R + Send) -> R {
+    match context::ambient(py) {
+        Ok(Some(context)) => context.apply(|| py.detach(run)),
+        _ => py.detach(run),
+    }
+}
+
 fn without_lock(run: &mut dyn FnMut()) {
     /// The function for `detach`, which runs it on this very thread.
     struct Here<'a>(&'a mut dyn FnMut());
@@ -346,7 +354,7 @@ fn without_lock(run: &mut dyn FnMut()) {
     }
     let here = Here(run);
     // The thread's state belongs to an interpreter, so there is one.
-    try_attach(|py| py.detach(move || here.run()));
+    try_attach(|py| detached(py, move || here.run()));
 }
 
 fn interrupted() -> Result<()> {
