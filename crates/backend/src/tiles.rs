@@ -97,8 +97,16 @@ impl Cut {
     /// Returns a tile of a tensor, which has the rows.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] for a tile that isn't there.
+    /// [`ErrorKind::Shape`] for a tensor without the rows, [`ErrorKind::Index`] for a tile that isn't there.
     pub fn tile(&self, tensor: &Tensor, tile: usize) -> Result<Tensor> {
+        if !self.has_rows(tensor.shape()) {
+            let message = format!("shape {:?} hasn't the rows {:?}", tensor.shape(), self.lead);
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        if tile >= self.tiles() {
+            let message = format!("tile {tile} of {} isn't there", self.tiles());
+            return Err(Error::new(ErrorKind::Index, message));
+        }
         let (index, _) = self.place(tile);
         let steps = index.iter().zip(&tensor.strides()[..]);
         let offset: isize = steps.map(|(at, stride)| *at as isize * stride).sum();
@@ -165,9 +173,16 @@ impl Whole {
         }
     }
 
-    /// Returns the tensor.
-    pub fn into_tensor(self) -> Tensor {
-        self.tensor
+    /// Returns the tensor, when all of its parts were written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Value`] if a part wasn't taken, or something still refers to the memory, as a part does.
+    pub fn into_tensor(self) -> Result<Tensor> {
+        let all = self.taken.iter().all(|taken| taken.load(Ordering::Relaxed));
+        if !all || self.tensor.buffer().shares() != 1 {
+            return Err(Error::new(ErrorKind::Value, "not all tiles of a tensor were written"));
+        }
+        Ok(self.tensor)
     }
 }
 

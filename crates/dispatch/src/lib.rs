@@ -55,7 +55,7 @@ pub use keyset::{DispatchKeySet, Iter};
 pub use library::Stage;
 pub use local::{
     LocalContext, LocalData, LocalGuard, LocalKeys, exclude_keys, include_keys, include_keys_with,
-    inside_layers, local_data, outside_layers, with_ambient, without_layers,
+    inside_layers, local_data, outside_layers, with_ambient, with_local_data, without_layers,
 };
 pub use names::{
     backend_was_removed, check_backend_name, note_removed_backend, register_backend, register_key,

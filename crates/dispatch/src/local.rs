@@ -254,14 +254,21 @@ impl LocalContext {
 /// Returns the innermost object of this type that an open guard carries: first of this thread's
 /// guards, then of the host language's context.
 pub fn local_data<T: Any + Send + Sync>() -> Option<Arc<T>> {
-    fn find<'a, T: Any + Send + Sync>(
-        items: impl Iterator<Item = &'a LocalData>,
-    ) -> Option<Arc<T>> {
-        let mut found = items.filter(|item| (***item).is::<T>());
-        Arc::clone(found.next()?).downcast().ok()
-    }
-    OPEN.with_borrow(|open| find(open.iter().rev().filter_map(|guard| guard.data.as_ref())))
-        .or_else(|| thread::ambient_data(|data| find(data.iter().rev())))
+    find_data::<T, _>(|data| Arc::clone(data).downcast().ok())
+}
+
+/// Looks at the object that [`local_data`] would return. `look` must not open or close guards.
+pub fn with_local_data<T: Any, R>(look: impl FnOnce(&T) -> R) -> Option<R> {
+    find_data::<T, _>(|data| (**data).downcast_ref().map(look))
+}
+
+fn find_data<T: Any, R>(look: impl FnOnce(&LocalData) -> Option<R>) -> Option<R> {
+    let mut look = Some(look);
+    let mut see = |data: &LocalData| {
+        if (**data).is::<T>() { look.take()?(data) } else { None }
+    };
+    OPEN.with_borrow(|open| open.iter().rev().filter_map(|g| g.data.as_ref()).find_map(&mut see))
+        .or_else(|| thread::ambient_data(|data| data.iter().rev().find_map(&mut see)))
 }
 
 /// Runs `f` with key sets and objects of the host language's context (Python's contextvars, which

@@ -73,6 +73,42 @@ fn the_same_program_is_planned_once() {
     assert_eq!(run(&aten::to(&numbers(&[3]), DType::F32).unwrap()), 1);
 }
 
+/// Two operations of equal forms, which differ in the tensors that they share, in their numbers, or in
+/// what is held afterwards.
+const ALIKE: [fn(&Tensor, &Tensor) -> Result<Vec<Tensor>>; 9] = [
+    |x, y| Ok(vec![aten::add(&aten::mul(x, y)?, x)?]),
+    |x, _| Ok(vec![aten::add(&aten::mul(x, x)?, x)?]),
+    |x, y| Ok(vec![aten::add(&aten::mul(x, x)?, y)?]),
+    |x, y| Ok(vec![aten::add(&aten::mul(x, y)?, y)?]),
+    |x, y| Ok(vec![aten::add(x, &aten::mul(x, y)?)?]),
+    |x, y| {
+        let product = aten::mul(x, y)?;
+        Ok(vec![aten::add(&product, &product)?])
+    },
+    |x, y| {
+        let product = aten::mul(x, y)?;
+        Ok(vec![aten::add(&product, x)?, product])
+    },
+    |x, y| Ok(vec![aten::add(&aten::mul_scalar(x, 2.0)?, y)?]),
+    |x, y| Ok(vec![aten::add(&aten::mul_scalar(x, 3.0)?, y)?]),
+];
+
+#[test]
+fn calls_of_equal_forms_are_told_apart() {
+    let all = numbers(&[8]);
+    let part = |start| all.slice(0, Some(start), Some(start + 3), 1).unwrap();
+    // Views of one memory, too: also of the same elements, by two objects.
+    for (x, y) in [(numbers(&[3]), part(4)), (part(0), part(2)), (part(1), part(1))] {
+        for program in ALIKE.iter().cycle().take(3 * ALIKE.len()) {
+            let expected = program(&x, &y).unwrap();
+            let (results, ended, _) = within(|_| program(&x, &y).unwrap());
+            ended.unwrap();
+            let bits_of = |all: &[Tensor]| all.iter().map(bits).collect::<Vec<_>>();
+            assert_eq!(bits_of(&results), bits_of(&expected));
+        }
+    }
+}
+
 #[test]
 fn results_that_somebody_holds_are_stored() {
     let x = numbers(&[6]);

@@ -189,6 +189,75 @@ fn a_failure_in_a_tile_is_that_of_the_operation() {
     assert_eq!(counted.failed, 1);
 }
 
+#[test]
+fn places_of_elements_are_counted_in_the_whole() {
+    keyfold::init();
+    let program = || {
+        let mut y = aten::arange(100_000, Device::CPU)?;
+        // More results than a group may have: several groups.
+        let mut all = Vec::new();
+        for _ in 0..12 {
+            y = aten::add_scalar(&y, 1)?;
+            all.push(y.clone());
+        }
+        Ok(all)
+    };
+    let (made, plan, _) = deferred(program);
+    for (own, expected) in made.unwrap().iter().zip(program().unwrap()) {
+        assert!(own.to_vec::<i64>().unwrap() == expected.to_vec::<i64>().unwrap(), "{plan}");
+    }
+}
+
+#[test]
+fn a_recorded_program_computes_tiles_where_rows_allow_it() {
+    let x = numbers(&[1000, 200], DType::F32);
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&x).unwrap();
+    let guard = session.enter();
+    let y = softmax(&placeholder).unwrap();
+    guard.close().unwrap();
+    let recording = session.finish(&[placeholder], &[y]).unwrap();
+    for replays in 1..3 {
+        let y = recording.replay(std::slice::from_ref(&x)).unwrap();
+        assert!(bits(&y[0]) == bits(&softmax(&x).unwrap()));
+        assert_eq!(recording.tiled(), replays);
+    }
+    let turned = aten::permute(&numbers(&[200, 1000], DType::F32), &[1, 0]).unwrap();
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&turned).unwrap();
+    let guard = session.enter();
+    let y = softmax(&placeholder).unwrap();
+    guard.close().unwrap();
+    let recording = session.finish(&[placeholder], &[y]).unwrap();
+    let y = recording.replay(std::slice::from_ref(&turned)).unwrap();
+    assert!(bits(&y[0]) == bits(&softmax(&turned).unwrap()));
+    assert_eq!(recording.tiled(), 0);
+}
+
+#[test]
+fn rows_of_another_layout_are_said_to_run_step_by_step() {
+    let x = aten::permute(&numbers(&[400, 400], DType::F32), &[1, 0]).unwrap();
+    let (y, plan, counted) = deferred(|| softmax(&x));
+    assert!(bits(&y.unwrap()) == bits(&softmax(&x).unwrap()));
+    assert!(plan.groups.iter().all(|group| !group.tiles), "{plan}");
+    assert_eq!((counted.groups, counted.fused), (1, 2));
+}
+
+#[test]
+fn long_programs_are_several_runs_of_tiles() {
+    let x = numbers(&[400, 200], DType::F32);
+    let program = || {
+        let mut y = x.clone();
+        for _ in 0..30 {
+            y = aten::exp(&aten::sub(&y, &largest(&y, -1)?)?)?;
+        }
+        Ok(y)
+    };
+    let (y, plan, _) = deferred(program);
+    assert!(bits(&y.unwrap()) == bits(&program().unwrap()));
+    assert!(plan.groups.len() > 3 && plan.groups.iter().all(|group| group.tiles), "{plan}");
+}
+
 /// The operations of random programs.
 fn step(at: usize, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     match at {

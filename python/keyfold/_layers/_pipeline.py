@@ -119,7 +119,7 @@ class PipelinePlan:
         saved = sum(one["saved_bytes"] for one in self.groups)
         notes = [f"{len(rows)} operations wait, {self.bytes} bytes"]
         if self.groups:
-            notes.append(f"a group is computed in one pass: {saved} bytes don't go through memory")
+            notes.append(f"a group is computed together: {saved} bytes don't go through memory")
         notes += [
             f"{one['operator']} ran at once ({one['count']}): {one['reason']}"
             for one in self.at_once

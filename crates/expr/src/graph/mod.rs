@@ -204,6 +204,11 @@ pub struct Expr {
 }
 
 impl Expr {
+    /// Returns whether it reads the place of the element that it computes.
+    pub fn depends_on_index(&self) -> bool {
+        self.nodes().iter().any(|node| matches!(node, Node::Index | Node::Coordinate(_)))
+    }
+
     /// Returns the expression of the node `root` of a graph, with inputs and parameters in this
     /// order. Nodes that the root doesn't need are dropped, and the others are sorted in a
     /// canonical order: each after its operands, the first operand first. So equal expressions

@@ -7,7 +7,7 @@ use keyfold_dispatch::{CallContext, Tags, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-use super::operation::{for_each_tensor, memory_id};
+use super::operation::for_each_tensor;
 use super::session::Session;
 
 /// Runs a call now, with the memory that fills its pending arguments. `session` is the pipeline that
@@ -18,10 +18,10 @@ pub(super) fn compute(
     session: Option<&Arc<Session>>,
 ) -> Result<Value> {
     if let Some(session) = session {
-        let mut written = SmallVec::<[usize; 2]>::new();
+        let mut written = SmallVec::<[&Tensor; 2]>::new();
         for (argument, arg) in context.operator().schema().arguments.iter().zip(args) {
             if argument.alias.as_ref().is_some_and(|alias| alias.write) {
-                for_each_tensor(*arg, &mut |tensor| written.push(memory_id(tensor)));
+                for_each_tensor(*arg, &mut |tensor| written.push(tensor));
             }
         }
         session.settle_memories(&written)?;
@@ -30,7 +30,7 @@ pub(super) fn compute(
         }
     }
     let mut waits = false;
-    let is_one = |tensor: &Tensor| tensor.buffer().pending().is_some();
+    let is_one = |tensor: &Tensor| tensor.pending_buffer().is_some();
     args.iter().for_each(|arg| for_each_tensor(*arg, &mut |tensor| waits |= is_one(tensor)));
     if !waits {
         return context.call_below(args);

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{DType, ErrorKind, Result, Scalar, Shape, Strides, layout};
+use keyfold_core::{DType, Device, DeviceType, ErrorKind, Result, Scalar, Shape, Strides, layout};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, DispatchKey, Operator, Tags, Value as _};
 use keyfold_expr::Expr;
 use keyfold_tensor::{Value, ValueRef};
 use smallvec::SmallVec;
 
+use super::known::{CallForm, Key, KnownForms};
 use super::operation::{Structure, for_each_tensor};
 use crate::meta;
 
@@ -59,6 +60,18 @@ pub struct Evaluated {
 /// that the call doesn't want.
 pub type Infer = dyn Fn(&[ValueRef<'_>]) -> Result<Vec<Option<Form>>> + Send + Sync;
 
+/// The inference of one operator's calls, and what it has found.
+pub(super) struct Inference {
+    infer: Arc<Infer>,
+    known: KnownForms,
+}
+
+impl Inference {
+    pub(super) fn new(infer: Arc<Infer>) -> Inference {
+        Inference { infer, known: KnownForms::default() }
+    }
+}
+
 /// The decision on a call.
 pub(super) enum Decision {
     /// It runs now, since it can't be deferred.
@@ -67,10 +80,33 @@ pub(super) enum Decision {
     Below,
     /// It makes views, and reads no elements.
     View,
-    Record(Vec<Option<Form>>, Structure),
+    Record(Arc<CallForm>),
 }
 
+/// Decides on a call. `inference` is the operator's own, if it has one.
 pub(super) fn decide(
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+    inference: Option<&Inference>,
+) -> Result<Decision> {
+    let Some(Inference { infer, known }) = inference else {
+        return decide_anew(context, args, None);
+    };
+    let key = Key::of(context, args);
+    if let Some(form) = key.as_ref().and_then(|key| known.find(key)) {
+        return Ok(Decision::Record(form));
+    }
+    let decision = decide_anew(context, args, Some(&**infer))?;
+    // Whether a call writes in place depends on more than its key.
+    if let (Decision::Record(form), Some(key)) = (&decision, &key)
+        && form.written.is_empty()
+    {
+        known.keep(key, form);
+    }
+    Ok(decision)
+}
+
+fn decide_anew(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
     infer: Option<&Infer>,
@@ -104,7 +140,7 @@ pub(super) fn decide(
         Some(infer) => infer(args),
         None => infer_by_meta(operator, args),
     };
-    let forms = match forms {
+    let mut forms = match forms {
         Ok(forms) => forms,
         Err(error) if error.kind() == ErrorKind::MissingKernel => {
             return Ok(AtOnce("it has no kernel for Meta"));
@@ -114,24 +150,24 @@ pub(super) fn decide(
         }
         Err(error) => return Err(error),
     };
-    let writes = schema.arguments.iter().any(|a| a.alias.as_ref().is_some_and(|a| a.write));
-    if writes {
+    let is_written = |at: &usize| schema.arguments[*at].alias.as_ref().is_some_and(|a| a.write);
+    let written: SmallVec<[usize; 1]> = (0..schema.arguments.len()).filter(is_written).collect();
+    let is_random = tags.contains(Tags::NONDETERMINISTIC_SEEDED)
+        || schema.arguments.iter().any(|argument| *argument.ty.base() == Type::Generator);
+    let device = device_of(context, args);
+    if !written.is_empty() {
+        let is_pending = |at: &usize| match args[*at] {
+            ValueRef::Tensor(tensor) => tensor.is_pending(),
+            _ => false,
+        };
         return Ok(match &forms[..] {
-            [Some(Form { memory: Memory::Argument(at), .. })] if has_row => {
-                let mut pending = true;
-                for (argument, arg) in schema.arguments.iter().zip(args) {
-                    if argument.alias.as_ref().is_some_and(|alias| alias.write) {
-                        let tensor = match arg {
-                            ValueRef::Tensor(tensor) => tensor.is_pending(),
-                            _ => false,
-                        };
-                        pending &= tensor;
-                    }
-                }
-                match pending {
-                    true => Decision::Record(Vec::new(), Structure::Written(*at)),
-                    false => AtOnce("it writes to memory that isn't pending"),
-                }
+            [Some(Form { memory: Memory::Argument(at), .. })]
+                if has_row && written.iter().all(is_pending) =>
+            {
+                let structure = Structure::Written(*at);
+                let (forms, evaluates) = (Vec::new(), None);
+                let form = CallForm { forms, structure, written, device, evaluates, is_random };
+                Decision::Record(Arc::new(form))
             }
             _ => AtOnce("it writes to memory that isn't pending"),
         });
@@ -148,7 +184,28 @@ pub(super) fn decide(
     if !forms.iter().flatten().all(contiguous) {
         return Ok(AtOnce("its result isn't contiguous"));
     }
-    Ok(Decision::Record(forms, structure))
+    let evaluates = forms.iter_mut().flatten().last().and_then(|form| form.evaluates.take());
+    let form = CallForm { forms, structure, written, device, evaluates, is_random };
+    Ok(Decision::Record(Arc::new(form)))
+}
+
+/// Returns the device of a call's new results: that of a device argument, or of the first tensor on
+/// the backend of the call.
+fn device_of(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Device {
+    let backend = context.keyset().backend().and_then(DispatchKey::device_type);
+    let backend = backend.unwrap_or(DeviceType::CPU);
+    let mut found = None;
+    for arg in args {
+        match arg {
+            ValueRef::Device(device) => return *device,
+            arg => for_each_tensor(*arg, &mut |tensor| {
+                if tensor.device().kind() == backend {
+                    found.get_or_insert(tensor.device());
+                }
+            }),
+        }
+    }
+    found.unwrap_or(Device::new(backend, 0))
 }
 
 /// Returns whether tensors are on several devices, or on another one than a device that is given. A

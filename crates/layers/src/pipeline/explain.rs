@@ -66,7 +66,7 @@ type Producers = FxHashMap<usize, usize>;
 
 fn producer(producers: &Producers) -> impl Fn(&Tensor) -> Option<String> + '_ {
     |tensor| {
-        let pending = tensor.buffer().pending()?;
+        let pending = tensor.pending_buffer()?;
         let index = producers.get(&std::ptr::from_ref(pending).addr())?;
         Some(format!("%{index}"))
     }
@@ -105,7 +105,7 @@ impl Session {
                 let references = by_dead.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
                 slot.memory.strong_count() <= references
             });
-            *dead = operation.is_pure && unheld;
+            *dead = operation.is_pure() && unheld;
             if *dead {
                 operation.each_pending(&mut |address| *by_dead.entry(address).or_default() += 1);
             }
@@ -171,7 +171,7 @@ fn graph_of(operations: &[Arc<Operation>]) -> Graph {
         let (forms, is_list) = (operation.forms(), operation.structure == Structure::List);
         let results = Results { forms: &forms, is_list };
         let made = graph.call(&operation.operator, &args, &results, &|tensor: &Tensor| {
-            let pending = tensor.buffer().pending()?;
+            let pending = tensor.pending_buffer()?;
             known.get(&std::ptr::from_ref(pending).addr()).copied()
         });
         for (slot, value) in operation.results.iter().zip(&made) {
@@ -182,7 +182,7 @@ fn graph_of(operations: &[Arc<Operation>]) -> Graph {
         }
         if let (Structure::Written(at), Some(Some(value))) = (operation.structure, made.first())
             && let Some(Value::Tensor(tensor)) = args.get(at)
-            && let Some(pending) = tensor.buffer().pending()
+            && let Some(pending) = tensor.pending_buffer()
         {
             known.insert(std::ptr::from_ref(pending).addr(), *value);
         }

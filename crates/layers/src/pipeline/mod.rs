@@ -42,6 +42,7 @@ mod explain;
 mod failure;
 mod fusion;
 mod host;
+mod known;
 mod operation;
 mod plan;
 mod random;
@@ -81,10 +82,13 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the kernel at Deferred of an operator that infers its results itself.
+/// Makes the kernel at Deferred of an operator that infers its results itself. The results may depend on
+/// what arguments are: numbers, texts, and of tensors the dtype, device, shape and strides, and which of
+/// them are one object. The kernel infers once for calls that agree in that, unless they write in place.
 pub fn kernel(infer: Arc<Infer>) -> Kernel<Value> {
+    let inference = decide::Inference::new(infer);
     let kernel =
-        Kernel::boxed(move |context, args| record::at_deferred(context, args, Some(&*infer)));
+        Kernel::boxed(move |context, args| record::at_deferred(context, args, Some(&inference)));
     kernel.named("record for later").with_host_lock(HostLock::Keep)
 }
 

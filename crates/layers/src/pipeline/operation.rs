@@ -1,6 +1,7 @@
 //! One recorded operation.
 
 use std::fmt::Write as _;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape};
@@ -9,8 +10,8 @@ use keyfold_tensor::device::{StreamId, current_stream, set_current_stream};
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-use super::decide::Evaluated;
 use super::host::Site;
+use super::known::CallForm;
 use crate::tracer::Info;
 
 /// A result: its form, and the memory that it fills, as long as somebody holds it.
@@ -37,47 +38,34 @@ pub(super) struct Operation {
     pub(super) operator: Arc<Operator<Value>>,
     /// The keys below the pipeline.
     pub(super) keyset: DispatchKeySet,
-    pub(super) context: Context,
+    /// The local key sets and objects of the thread that recorded it.
+    pub(super) context: Arc<LocalContext>,
     pub(super) site: Option<Site>,
-    /// The device of the results.
-    pub(super) device: Device,
     /// The stream of a device's thread that recorded it.
     pub(super) stream: Option<(Device, StreamId)>,
-    /// The expression that its one result is made of, if it is.
-    pub(super) evaluates: Option<Box<Evaluated>>,
-    /// The leading dimensions along which it computes each index by itself: [`Form::rows`].
-    ///
-    /// [`Form::rows`]: super::Form::rows
-    pub(super) rows: usize,
+    pub(super) form: Arc<CallForm>,
     /// Empty after it ran.
     pub(super) args: Mutex<Vec<Value>>,
     /// The write counts of arguments that aren't pending, in order, when it was recorded.
     pub(super) versions: SmallVec<[u32; 4]>,
     pub(super) results: SmallVec<[Option<Slot>; 1]>,
-    pub(super) structure: Structure,
-    /// The memory that it writes in place: arguments.
-    pub(super) written: SmallVec<[usize; 1]>,
     /// The operations that run before.
     pub(super) after: SmallVec<[usize; 4]>,
     /// The bytes that wait with it: its results, and copies of other libraries' arrays.
     pub(super) bytes: u64,
-    /// Whether it is left out if nobody holds a result.
-    pub(super) is_pure: bool,
+}
+
+impl Deref for Operation {
+    type Target = CallForm;
+
+    fn deref(&self) -> &CallForm {
+        &self.form
+    }
 }
 
 impl std::fmt::Debug for Operation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Operation({}, {})", self.index, self.operator.name())
-    }
-}
-
-/// The local key sets and objects of the thread that recorded it.
-#[derive(Clone)]
-pub(super) struct Context(pub(super) Arc<LocalContext>);
-
-impl std::fmt::Debug for Context {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Context({:?})", self.0.keys())
     }
 }
 
@@ -94,7 +82,7 @@ impl Operation {
     pub(super) fn is_dead(&self) -> bool {
         let unheld =
             |slot: &Option<Slot>| slot.as_ref().is_none_or(|s| s.memory.strong_count() == 0);
-        self.is_pure && self.results.iter().all(unheld)
+        self.is_pure() && self.results.iter().all(unheld)
     }
 
     /// Calls `f` with the address of each pending argument's memory.
@@ -102,7 +90,7 @@ impl Operation {
         let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
         for arg in &*args {
             for_each_tensor(arg.as_ref(), &mut |tensor| {
-                if let Some(pending) = tensor.buffer().pending() {
+                if let Some(pending) = tensor.pending_buffer() {
                     f(std::ptr::from_ref(pending).addr());
                 }
             });
@@ -116,11 +104,11 @@ impl Operation {
 
     /// Runs the operation and stages its results.
     pub(super) fn run(&self) -> Result<(), Stopped> {
-        let args = self.args.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.check_versions(&args).map_err(Stopped::Itself)?;
-        let ready = args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?;
-        // The recorded arguments may be what keeps the memory shared.
-        drop(args);
+        let ready = {
+            let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
+            self.check_versions(&args).map_err(Stopped::Itself)?;
+            args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?
+        };
         let result = self.call(&ready).map_err(Stopped::Itself)?;
         self.deliver(result).map_err(Stopped::Itself)
     }
@@ -130,9 +118,9 @@ impl Operation {
         let refs: SmallVec<[ValueRef<'_>; 8]> = args.iter().map(Value::as_ref).collect();
         // As layers that run, so that a kernel of the host language, which applies its own context to
         // its calls, doesn't reach them either.
-        let excluded = self.context.0.keys().excluded();
+        let excluded = self.context.keys().excluded();
         let below = || self.operator.redispatch(self.keyset, &refs);
-        let call = || self.context.0.replace(|| inside_layers(excluded, below));
+        let call = || self.context.replace(|| inside_layers(excluded, below));
         guarded(|| self.on_stream(call))
     }
 
@@ -174,7 +162,7 @@ impl Operation {
         let (mut at, mut changed) = (0, None);
         for (argument, arg) in self.operator.schema().arguments.iter().zip(args) {
             for_each_tensor(arg.as_ref(), &mut |tensor| {
-                if tensor.buffer().pending().is_none() {
+                if tensor.pending_buffer().is_none() {
                     if self.versions.get(at).is_some_and(|version| *version != tensor.version()) {
                         changed.get_or_insert(&argument.name);
                     }
@@ -194,13 +182,9 @@ impl Operation {
         ))
     }
 
-    /// Returns whether it draws random numbers, and so keeps its place among those that do.
-    pub(super) fn is_random(&self) -> bool {
-        !self.is_pure && self.written.is_empty()
-    }
-
-    /// Returns a tensor of the arguments over the memory that operations before have computed.
-    pub(super) fn ready_tensor(&self, at: usize) -> Result<Tensor, Stopped> {
+    /// Returns the tensor at a position among those of the arguments; `None` if another thread took them,
+    /// after it ran the operation.
+    pub(super) fn tensor(&self, at: usize) -> Option<Tensor> {
         let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut position, mut found) = (0, None);
         for arg in &*args {
@@ -211,9 +195,13 @@ impl Operation {
                 position += 1;
             });
         }
-        match found {
-            Some(tensor) => ready_of(tensor),
-            // Another thread took them, after it ran the operation.
+        found.cloned()
+    }
+
+    /// Returns a tensor of the arguments over the memory that operations before have computed.
+    pub(super) fn ready_tensor(&self, at: usize) -> Result<Tensor, Stopped> {
+        match self.tensor(at) {
+            Some(tensor) => ready_of(&tensor),
             None => Err(Stopped::Itself(Error::new(ErrorKind::Pipeline, "the operation ran"))),
         }
     }
@@ -381,7 +369,7 @@ fn ready(arg: &Value) -> Result<Value, Stopped> {
 }
 
 fn ready_of(tensor: &Tensor) -> Result<Tensor, Stopped> {
-    let Some(pending) = tensor.buffer().pending() else { return Ok(tensor.clone()) };
+    let Some(pending) = tensor.pending_buffer() else { return Ok(tensor.clone()) };
     match (pending.failure(), tensor.over_staged()) {
         (Some(error), _) => Err(Stopped::Before(error.clone())),
         (None, Some(ready)) => Ok(ready),
@@ -401,10 +389,9 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Returns what identifies a tensor's memory: of a pending buffer that was filled, that which fills it.
 pub(super) fn memory_id(tensor: &Tensor) -> usize {
-    let buffer = tensor.buffer();
-    match buffer.pending().and_then(PendingBuffer::filled) {
+    match tensor.pending_buffer().and_then(PendingBuffer::filled) {
         Some(memory) => Arc::as_ptr(memory).cast::<()>().addr(),
-        None => buffer.identity(),
+        None => tensor.buffer().identity(),
     }
 }
 

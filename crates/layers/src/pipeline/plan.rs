@@ -6,7 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use super::session::State;
+use keyfold_tensor::Tensor;
+
+use super::operation::memory_id;
+use super::session::{Session, State};
 use super::waiting::Waiting;
 
 /// Returns all operations that wait.
@@ -27,17 +30,13 @@ pub(super) fn before(state: &State, wanted: &[usize]) -> Vec<usize> {
     found.into_iter().collect()
 }
 
-/// Returns the operations that write these memories, with what they need; with `readers`, also those
-/// that read them.
-pub(super) fn needed(state: &State, memories: &[usize], readers: bool) -> Vec<usize> {
+/// Returns the operations that use the memory of these tensors, with what they need.
+pub(super) fn using(session: &Session, state: &mut State, tensors: &[&Tensor]) -> Vec<usize> {
+    state.note_readers();
     let mut wanted = Vec::new();
-    for memory in memories {
-        if let Some(uses) = state.uses.get(memory) {
-            wanted.extend(uses.writer);
-            if readers {
-                wanted.extend(&uses.readers);
-            }
-        }
+    for tensor in tensors {
+        wanted.extend(tensor.pending_buffer().and_then(|memory| session.writer(memory)));
+        wanted.extend(state.readers.get(&memory_id(tensor)).into_iter().flatten());
     }
     before(state, &wanted)
 }

@@ -1,19 +1,21 @@
 //! Recording of calls, at the key Deferred.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result, layout};
-use keyfold_dispatch::schema::Type;
-use keyfold_dispatch::{CallContext, DispatchKey, LocalContext, Tags, Value as _, local_data};
+use keyfold_core::{Device, Error, ErrorKind, Result, layout};
+use keyfold_dispatch::{
+    CallContext, DispatchKey, LocalContext, Value as _, local_data, with_local_data,
+};
 use keyfold_tensor::device::current_stream;
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::compute::compute;
-use super::decide::{Decision, Form, Infer, decide};
+use super::decide::{Decision, Form, Inference, decide};
 use super::host::{self, Site};
-use super::operation::{Context, Operation, Slot, Structure, for_each_tensor, memory_id};
+use super::known::CallForm;
+use super::operation::{Operation, Slot, Structure, for_each_tensor};
 use super::session::{Session, State};
 
 thread_local! {
@@ -39,7 +41,7 @@ pub(super) fn at_pipeline(
             }
         }
     }
-    let Some(session) = local_data::<Session>() else {
+    let Some(is_open) = with_local_data(Session::is_open) else {
         return Err(Error::new(
             ErrorKind::Pipeline,
             format!(
@@ -49,10 +51,9 @@ pub(super) fn at_pipeline(
             ),
         ));
     };
-    if !session.is_open() {
+    if !is_open {
         return context.call_below(args);
     }
-    drop(session);
     let depth = RECORDING.get();
     let is_outermost = depth == 0;
     if is_outermost {
@@ -64,18 +65,19 @@ pub(super) fn at_pipeline(
     context.call_below(args)
 }
 
-/// Runs a call at the key Deferred. `infer` is the operator's own, if it has one.
+/// Runs a call at the key Deferred. `inference` is the operator's own, if it has one.
 pub(super) fn at_deferred(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
-    infer: Option<&Infer>,
+    inference: Option<&Inference>,
 ) -> Result<Value> {
     let session = local_data::<Session>().filter(|session| session.is_open());
     let Some(session) = session else { return compute(context, args, None) };
-    if RECORDING.get() == 0 || session.lock().is_run_here() {
+    if RECORDING.get() == 0 || session.is_run_here() {
         return compute(context, args, Some(&session));
     }
-    match decide(context, args, infer)? {
+    wait_for_others(&session, args)?;
+    match decide(context, args, inference)? {
         Decision::AtOnce(reason) if session.only_records => {
             Err(session
                 .refuse(&format!("{} can't be recorded: {reason}", context.operator().name())))
@@ -86,8 +88,25 @@ pub(super) fn at_deferred(
         }
         Decision::Below => compute(context, args, Some(&session)),
         Decision::View => view(context, args),
-        Decision::Record(forms, structure) => record(&session, context, args, forms, structure),
+        Decision::Record(form) => record(&session, context, args, form),
     }
+}
+
+/// Runs what arguments wait for in other pipelines, those of other threads.
+fn wait_for_others(session: &Session, args: &[ValueRef<'_>]) -> Result<()> {
+    let mut failed = None;
+    for arg in args {
+        for_each_tensor(*arg, &mut |tensor| {
+            if let Some(pending) = tensor.pending_buffer()
+                && !pending.is_of(session)
+                && pending.is_pending()
+                && let Err(error) = pending.wait()
+            {
+                failed.get_or_insert(error);
+            }
+        });
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// Makes views of pending tensors, which are pending tensors of the same memory.
@@ -105,7 +124,7 @@ fn view(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value
 /// Adds the key to results over pending memory.
 fn mark(value: &Value) -> Result<()> {
     match value {
-        Value::Tensor(tensor) if tensor.buffer().pending().is_some() => {
+        Value::Tensor(tensor) if tensor.pending_buffer().is_some() => {
             tensor.insert_key(DispatchKey::Deferred)
         }
         Value::List(items) | Value::Tuple(items) => items.iter().try_for_each(mark),
@@ -113,208 +132,192 @@ fn mark(value: &Value) -> Result<()> {
     }
 }
 
-/// Returns an argument to keep, and the bytes that were copied for it: arrays of other libraries are
-/// copied, since their writes can't be seen.
-fn keep(session: &Session, arg: ValueRef<'_>, copied: &mut u64) -> Result<Value> {
-    match arg {
-        ValueRef::Tensor(tensor) => keep_tensor(session, tensor, copied),
-        ValueRef::Foreign(object) => keep_tensor(session, object.tensor()?, copied),
-        list if list.list_len().is_some() => {
-            let items = list.items().map(|item| keep(session, item, copied));
-            Ok(Value::List(items.collect::<Result<_>>()?))
-        }
-        other => Value::from_ref(other),
-    }
+/// The arguments of a call as its operation keeps them.
+struct Kept<'s> {
+    session: &'s Session,
+    args: Vec<Value>,
+    /// The write counts of tensors that aren't pending.
+    versions: SmallVec<[u32; 4]>,
+    /// The bytes of copies: arrays of other libraries are copied, since their writes can't be seen.
+    copied: u64,
 }
 
-fn keep_tensor(session: &Session, tensor: &Tensor, copied: &mut u64) -> Result<Value> {
-    let buffer = tensor.buffer();
-    // A recording reads what is there when it is replayed.
-    if buffer.is_lent() && !session.only_records {
-        *copied += tensor.nbytes() as u64;
-        return Ok(Value::Tensor(tensor.copy()?));
-    }
-    if buffer.pending().is_some_and(|pending| !pending.is_pending())
-        && let Some(done) = tensor.completed()?
-    {
-        return Ok(Value::Tensor(done));
-    }
-    Ok(Value::Tensor(tensor.clone()))
-}
-
-/// Returns the device of a call's new results: that of a device argument, or of the first tensor on
-/// the backend of the call.
-fn device_of(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Device {
-    let backend = context.keyset().backend().and_then(DispatchKey::device_type);
-    let backend = backend.unwrap_or(DeviceType::CPU);
-    let mut found = None;
-    for arg in args {
+impl Kept<'_> {
+    fn push(&mut self, arg: ValueRef<'_>) -> Result<()> {
         match arg {
-            ValueRef::Device(device) => return *device,
-            arg => for_each_tensor(*arg, &mut |tensor| {
-                if tensor.device().kind() == backend {
-                    found.get_or_insert(tensor.device());
-                }
-            }),
+            ValueRef::Tensor(tensor) => self.push_tensor(tensor),
+            ValueRef::Foreign(object) => self.push_tensor(object.tensor()?),
+            list if list.list_len().is_some() => {
+                let around = std::mem::take(&mut self.args);
+                let pushed = list.items().try_for_each(|item| self.push(item));
+                let items = std::mem::replace(&mut self.args, around);
+                self.args.push(Value::List(items));
+                pushed
+            }
+            other => {
+                self.args.push(Value::from_ref(other)?);
+                Ok(())
+            }
         }
     }
-    found.unwrap_or(Device::new(backend, 0))
+
+    fn push_tensor(&mut self, tensor: &Tensor) -> Result<()> {
+        let pending = tensor.pending_buffer();
+        if pending.is_some_and(PendingBuffer::is_pending) {
+            self.args.push(Value::Tensor(tensor.clone()));
+            return Ok(());
+        }
+        // A recording reads what is there when it is replayed.
+        if tensor.buffer().is_lent() && !self.session.only_records {
+            let copy = tensor.copy()?;
+            self.copied += tensor.nbytes() as u64;
+            self.versions.push(copy.version());
+            self.args.push(Value::Tensor(copy));
+        } else {
+            self.versions.push(tensor.version());
+            let done = if pending.is_some() { tensor.completed()? } else { None };
+            self.args.push(Value::Tensor(done.unwrap_or_else(|| tensor.clone())));
+        }
+        Ok(())
+    }
 }
 
+/// The results of a call as its operation keeps them.
+struct Pending<'s> {
+    session: &'s Session,
+    index: usize,
+    device: Device,
+    slots: SmallVec<[Option<Slot>; 1]>,
+    bytes: u64,
+}
+
+impl Pending<'_> {
+    /// Returns the tensor of a result.
+    fn tensor(&mut self, form: &Form) -> Result<Tensor> {
+        let Form { shape, strides, dtype, .. } = form;
+        let bytes = layout::numel(shape, dtype.size())? * dtype.size();
+        let memory = PendingBuffer::new(self.device, bytes, self.session.as_source());
+        memory.set_writer(self.index);
+        let memory = Arc::new(memory);
+        let slot = Slot { memory: Arc::downgrade(&memory), shape: shape.clone(), dtype: *dtype };
+        self.slots.push(Some(slot));
+        self.bytes += bytes as u64;
+        Tensor::pending(memory, shape.clone(), strides.clone(), *dtype)
+    }
+
+    fn tensors(&mut self, forms: &[Option<Form>]) -> Result<Vec<Value>> {
+        let value = |form: &Option<Form>| match form {
+            Some(form) => self.tensor(form).map(Value::Tensor),
+            None => {
+                self.slots.push(None);
+                Ok(Value::None)
+            }
+        };
+        forms.iter().map(value).collect()
+    }
+}
+
+#[expect(clippy::question_mark, reason = "values are large: it is looked at in place")]
 fn record(
-    session: &Arc<Session>,
+    session: &Session,
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
-    forms: Vec<Option<Form>>,
-    structure: Structure,
+    form: Arc<CallForm>,
 ) -> Result<Value> {
-    let operator = context.operator();
-    let mut bytes = 0;
-    let kept =
-        args.iter().map(|arg| keep(session, *arg, &mut bytes)).collect::<Result<Vec<_>>>()?;
-    foreign_pending(session, &kept)?;
-    let device = device_of(context, args);
-    let (mut results, mut evaluates, mut rows) = (SmallVec::new(), None, 0);
-    let mut values = Vec::with_capacity(forms.len());
-    for form in forms {
-        let Some(form) = form else {
-            results.push(None);
-            values.push(Value::None);
-            continue;
-        };
-        let Form { shape, dtype, strides, .. } = form;
-        (evaluates, rows) = (form.evaluates, form.rows);
-        let size = layout::numel(&shape, dtype.size())? * dtype.size();
-        let memory = Arc::new(PendingBuffer::new(device, size, session.as_source()));
-        results.push(Some(Slot { memory: Arc::downgrade(&memory), shape: shape.clone(), dtype }));
-        values.push(Value::Tensor(Tensor::pending(memory, shape, strides, dtype)?));
-        bytes += size as u64;
-    }
-    let arguments = &operator.schema().arguments;
-    let written = match structure {
-        Structure::Written(_) => {
-            let is_written = |at: &usize| arguments[*at].alias.as_ref().is_some_and(|a| a.write);
-            (0..arguments.len()).filter(is_written).collect()
-        }
-        _ => SmallVec::new(),
+    let (args_kept, versions) = (Vec::with_capacity(args.len()), SmallVec::new());
+    let mut kept = Kept { session, args: args_kept, versions, copied: 0 };
+    args.iter().try_for_each(|arg| kept.push(*arg))?;
+    let Kept { args: kept, versions, copied, .. } = kept;
+    let (device, written) = (form.device, !form.written.is_empty());
+
+    let mut state = session.lock();
+    let index = state.waiting.next();
+    let mut pending = Pending { session, index, device, slots: SmallVec::new(), bytes: copied };
+    let value = match (form.structure, &form.forms[..]) {
+        (Structure::One, [Some(form)]) => pending.tensor(form).map(Value::Tensor),
+        (Structure::One, _) => pending.tensors(&form.forms).map(|_| Value::None),
+        (Structure::List, forms) => pending.tensors(forms).map(Value::List),
+        (Structure::Tuple, forms) => pending.tensors(forms).map(Value::Tuple),
+        (Structure::Written(at), _) => Ok(Value::Argument(at)),
     };
-    let mut versions = SmallVec::new();
-    for arg in &kept {
-        for_each_tensor(arg.as_ref(), &mut |tensor| {
-            if tensor.buffer().pending().is_none() {
-                versions.push(tensor.version());
-            }
-        });
+    // Looked at in place, since values are large.
+    if value.is_err() {
+        return value;
     }
-    let is_random = operator.tags().contains(Tags::NONDETERMINISTIC_SEEDED)
-        || arguments.iter().any(|argument| *argument.ty.base() == Type::Generator);
-    let mut operation = Operation {
-        index: 0,
-        operator: operator.share(),
+    let Pending { slots, bytes, .. } = pending;
+    let after = state.order(session, index, &form, &kept);
+    let operation = Operation {
+        index,
+        operator: context.operator().share(),
         keyset: context.keyset().remove(DispatchKey::Deferred),
-        context: Context(Arc::default()),
+        context: state.local_context(),
         site: SITE.try_with(|site| site.borrow().clone()).ok().flatten(),
-        device,
         stream: (!device.kind().is_host()).then(|| (device, current_stream(device))),
-        evaluates,
-        rows,
-        args: std::sync::Mutex::new(kept),
+        form,
+        args: Mutex::new(kept),
         versions,
-        results,
-        structure,
-        written,
-        after: SmallVec::new(),
+        results: slots,
+        after,
         bytes,
-        is_pure: !is_random && !matches!(structure, Structure::Written(_)),
     };
-    let full = {
-        let mut state = session.lock();
-        operation.context = state.local_context();
-        operation.index = state.waiting.next();
-        state.order(&mut operation, is_random);
-        session.start_clock(&mut state);
-        state.pending_bytes += bytes;
-        state.statistics.recorded += 1;
-        state.waiting.push(Arc::new(operation));
-        state.waiting.len() >= session.options.max_ops
-            || state.pending_bytes >= session.options.max_pending_bytes
-    };
-    if let Structure::Written(at) = structure {
-        for (argument, arg) in arguments.iter().zip(args) {
+    state.waiting.push(Arc::new(operation));
+    session.start_clock(&mut state);
+    state.pending_bytes += bytes;
+    state.statistics.recorded += 1;
+    let is_full = state.waiting.len() >= session.options.max_ops
+        || state.pending_bytes >= session.options.max_pending_bytes;
+    drop(state);
+
+    if written {
+        for (argument, arg) in context.operator().schema().arguments.iter().zip(args) {
             if argument.alias.as_ref().is_some_and(|alias| alias.write) {
                 for_each_tensor(*arg, &mut |tensor| tensor.note_write());
             }
         }
-        if full {
-            session.run_all()?;
-        }
-        return Ok(Value::Argument(at));
     }
-    if full {
+    if is_full {
         session.run_all()?;
     }
-    Ok(match structure {
-        Structure::List => Value::List(values),
-        Structure::Tuple => Value::Tuple(values),
-        _ => values.pop().unwrap_or(Value::None),
-    })
-}
-
-/// Runs what arguments wait for in other pipelines, those of other threads.
-fn foreign_pending(session: &Arc<Session>, kept: &[Value]) -> Result<()> {
-    let mut failed = None;
-    for arg in kept {
-        for_each_tensor(arg.as_ref(), &mut |tensor| {
-            if let Some(pending) = tensor.buffer().pending()
-                && pending.is_pending()
-                && !pending.source().is_some_and(|source| session.is_source(&*source))
-                && let Err(error) = pending.wait()
-            {
-                failed.get_or_insert(error);
-            }
-        });
-    }
-    failed.map_or(Ok(()), Err)
+    value
 }
 
 impl State {
     /// Returns the context of an operation, shared with the one before if they are equal.
-    fn local_context(&mut self) -> Context {
-        let shared = match &self.context {
-            Some(last) if last.is_current_without::<Session>() => Arc::clone(last),
-            _ => Arc::new(LocalContext::current().without::<Session>()),
-        };
-        self.context = Some(Arc::clone(&shared));
-        Context(shared)
+    fn local_context(&mut self) -> Arc<LocalContext> {
+        let last = self.context.take().filter(|last| last.is_current_without::<Session>());
+        let shared = last.unwrap_or_else(|| Arc::new(LocalContext::current().without::<Session>()));
+        Arc::clone(self.context.insert(shared))
     }
 
-    /// Notes the memory that an operation uses, and what it has to run after.
-    fn order(&mut self, operation: &mut Operation, is_random: bool) {
-        let index = operation.index;
-        let args = operation.args.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (waiting, uses, after) = (&self.waiting, &mut self.uses, &mut operation.after);
+    /// Notes what an operation writes in place; returns what it has to run after.
+    fn order(
+        &mut self,
+        session: &Session,
+        index: usize,
+        form: &CallForm,
+        args: &[Value],
+    ) -> SmallVec<[usize; 4]> {
+        if !form.written.is_empty() {
+            self.note_readers();
+        }
+        let mut after = SmallVec::new();
         for (at, arg) in args.iter().enumerate() {
-            let writes = operation.written.contains(&at);
+            let writes = form.written.contains(&at);
             for_each_tensor(arg.as_ref(), &mut |tensor| {
-                let known = uses.entry(memory_id(tensor)).or_default();
-                after.extend(known.writer);
+                let Some(memory) = tensor.pending_buffer() else { return };
+                after.extend(session.writer(memory));
                 if writes {
-                    after.extend(known.readers.drain(..));
-                    known.writer = Some(index);
-                } else {
-                    known.readers.push(index);
+                    after.extend(self.take_readers(tensor));
+                    memory.set_writer(index);
                 }
             });
         }
-        for slot in operation.results.iter().flatten() {
-            let identity = slot.memory.as_ptr().addr();
-            uses.entry(identity).or_default().writer = Some(index);
-        }
-        if is_random {
+        if form.is_random {
             after.extend(self.last_random.replace(index));
         }
         after.sort_unstable();
         after.dedup();
-        after.retain(|before| *before != index && waiting.get(*before).is_some());
+        after.retain(|before| *before != index && self.waiting.get(*before).is_some());
+        after
     }
 }

@@ -1,21 +1,23 @@
 //! Running what waits: in order, failures kept to what depends on them.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result, SharedError};
-use keyfold_tensor::{PendingBuffer, Value};
+use keyfold_dispatch::Value as _;
+use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::failure::Failure;
-use super::fusion::{self, CallArgs, Step, Tiled};
+use super::fusion::{self, Step};
 use super::host;
-use super::operation::{Operation, Slot, Stopped};
+use super::operation::{Operation, Slot, Stopped, for_each_tensor, memory_id};
 use super::plan;
 use super::recording;
 use super::session::{Session, State};
-use super::waiting::Use;
 use crate::profiler::range_with;
 
 /// The time between two looks for an interrupt.
@@ -30,6 +32,7 @@ impl Drop for Turn<'_> {
         state.turns -= 1;
         if state.turns == 0 {
             state.runner = None;
+            self.0.runs.store(false, Ordering::Relaxed);
             drop(state);
             self.0.freed.notify_all();
         }
@@ -43,7 +46,7 @@ impl Session {
     /// The first failure that nobody was told yet, of this run or an earlier one; an interrupt,
     /// after which the rest still waits.
     pub fn flush(&self) -> Result<()> {
-        if self.lock().is_run_here() {
+        if self.is_run_here() {
             // A kernel that flushes: the flush around it goes on, and tells.
             return Ok(());
         }
@@ -67,24 +70,23 @@ impl Session {
     /// Runs what a reader of a pending buffer waits for: everything that was recorded, or inside an
     /// operation that runs, what the buffer needs.
     pub(super) fn run_reading(&self, buffer: &PendingBuffer) -> Result<()> {
-        let identity = std::ptr::from_ref(buffer).addr();
         host::without_lock(|| {
-            self.run(|state| match state.turns {
-                1 => plan::everything(&state.waiting),
-                _ => plan::needed(state, &[identity], false),
+            self.run(|state| match (state.turns, buffer.writer()) {
+                (1, _) => plan::everything(&state.waiting),
+                (_, writer) => plan::before(state, writer.as_slice()),
             })
         })
     }
 
-    /// Runs what uses these memories.
+    /// Runs what uses the memory of these tensors.
     ///
     /// # Errors
     /// An interrupt.
-    pub(super) fn settle_memories(&self, memories: &[usize]) -> Result<()> {
-        if memories.is_empty() || self.lock().waiting.len() == 0 {
+    pub(super) fn settle_memories(&self, tensors: &[&Tensor]) -> Result<()> {
+        if tensors.is_empty() || self.lock().waiting.len() == 0 {
             return Ok(());
         }
-        host::without_lock(|| self.run(|state| plan::needed(state, memories, true)))
+        host::without_lock(|| self.run(|state| plan::using(self, state, tensors)))
     }
 
     /// Runs the recorded operations that draw random numbers, with what they need.
@@ -120,14 +122,14 @@ impl Session {
     }
 
     /// Runs the operations that `choose` names, in order.
-    fn run(&self, choose: impl Fn(&State) -> Vec<usize>) -> Result<()> {
+    fn run(&self, choose: impl FnOnce(&mut State) -> Vec<usize>) -> Result<()> {
         if self.only_records {
             return Err(self.refuse(recording::READS));
         }
         let _turn = self.take_turn()?;
         let chosen = {
             let mut state = self.lock();
-            let chosen = choose(&state);
+            let chosen = choose(&mut state);
             if !chosen.is_empty() {
                 state.statistics.flushes += 1;
             }
@@ -143,37 +145,56 @@ impl Session {
             Ok(())
         };
         let Some((plan, is_new)) = fusion::plan(&operations, &FxHashMap::default()) else {
-            return (0..operations.len()).try_for_each(|at| {
-                look()?;
-                self.run_step(&Step::One(at), &operations)
-            });
+            let mut steps = (0..operations.len()).map(Step::One);
+            return steps.try_for_each(|step| self.run_step(&step, &operations, &mut look));
         };
         self.lock().statistics.planned += u64::from(is_new);
-        plan.steps.iter().try_for_each(|step| {
-            look()?;
-            self.run_step(step, &operations)
-        })
+        plan.steps.iter().try_for_each(|step| self.run_step(step, &operations, &mut look))
     }
 
-    fn run_step(&self, step: &Step, operations: &[Arc<Operation>]) -> Result<()> {
+    /// Runs a step. `look` looks for an interrupt, now and then.
+    fn run_step(
+        &self,
+        step: &Step,
+        operations: &[Arc<Operation>],
+        look: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        look()?;
         let _range = range_with(|| step.name(operations));
-        let one_by_one = || {
-            let members = step.operations().iter();
-            members.into_iter().try_for_each(|at| self.run_one(operations[*at].index))
-        };
+        let numbers = step.operations();
         match step {
             Step::One(at) => self.run_one(operations[*at].index),
             Step::Group(group) => {
                 let compute = || group.compute(operations).map(|()| true);
-                self.run_together(step.operations(), operations, compute, one_by_one)
+                match self.run_together(numbers, operations, compute)? {
+                    true => Ok(()),
+                    false => numbers.iter().try_for_each(|at| {
+                        look()?;
+                        self.run_one(operations[*at].index)
+                    }),
+                }
             }
             Step::Tiled(tiled) => {
-                let compute = || compute_tiles(tiled, operations);
-                let step_by_step =
-                    || tiled.steps.iter().try_for_each(|step| self.run_step(step, operations));
-                self.run_together(step.operations(), operations, compute, step_by_step)
+                let compute = || tiled.run(operations);
+                match self.run_together(numbers, operations, compute)? {
+                    true => Ok(()),
+                    false => {
+                        let mut steps = tiled.steps.iter();
+                        steps.try_for_each(|step| self.run_step(step, operations, look))
+                    }
+                }
             }
         }
+    }
+
+    /// Returns whether this thread runs operations of the session now.
+    pub(super) fn is_run_here(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) && self.lock().is_run_here()
+    }
+
+    /// Returns the last recorded operation that writes to pending memory.
+    pub(super) fn writer(&self, memory: &PendingBuffer) -> Option<usize> {
+        memory.writer().filter(|_| memory.is_of(self) && memory.is_pending())
     }
 
     /// Waits until no other thread runs operations of this session.
@@ -200,6 +221,7 @@ impl Session {
             }
         }
         state.runner = Some(me);
+        self.runs.store(true, Ordering::Relaxed);
         state.turns += 1;
         Ok(Turn(self))
     }
@@ -208,32 +230,34 @@ impl Session {
     pub(super) fn without_dead(&self, chosen: &[usize]) -> Vec<Arc<Operation>> {
         let mut kept = Vec::with_capacity(chosen.len());
         // From the last one, whose arguments may have been all that held others' results.
-        for index in chosen.iter().rev() {
+        let mut rest = chosen.iter().rev();
+        loop {
             let mut state = self.lock();
-            let Some(operation) = state.waiting.get(*index).cloned() else { continue };
-            if state.running.contains(index) || !operation.is_dead() {
-                kept.push(operation);
-                continue;
-            }
-            state.remove(*index);
+            let dead = rest.find(|index| match state.waiting.get(**index) {
+                Some(one) if !one.is_dead() || state.running.contains(index) => {
+                    kept.push(Arc::clone(one));
+                    false
+                }
+                found => found.is_some(),
+            });
+            let Some(dead) = dead.and_then(|index| state.remove(*index)) else { break };
             state.statistics.dead += 1;
             drop(state);
             // Without the lock: an argument may be the last reference to a large graph.
-            drop(operation.take_args());
+            drop(dead.take_args());
         }
         kept.reverse();
         kept
     }
 
-    /// Computes operations together, by numbers that ascend; `otherwise` runs them if that can't be done,
-    /// or if some of them ran meanwhile. An error of one of them is found, and told, by running it alone.
+    /// Computes operations together. Returns false if that can't be done, or if some of them ran meanwhile:
+    /// an error of one of them is found, and told, by running it alone.
     fn run_together(
         &self,
         numbers: &[usize],
         operations: &[Arc<Operation>],
         compute: impl FnOnce() -> Result<bool, Stopped>,
-        otherwise: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let members = || numbers.iter().map(|at| &operations[*at]);
         let waits = {
             let mut state = self.lock();
@@ -241,23 +265,22 @@ impl Session {
                 state.waiting.get(one.index).is_some() && !state.running.contains(&one.index)
             };
             let all = members().all(waits);
+            let depth = state.running.len();
             if all {
                 state.running.extend(members().map(|one| one.index));
             }
-            all
+            all.then_some(depth)
         };
-        let outcome = waits.then(compute);
-        if waits {
-            let first = operations[numbers[0]].index;
-            let mut state = self.lock();
-            let last = operations[numbers[numbers.len() - 1]].index;
-            let is_member = |index: &usize| members().any(|one| one.index == *index);
-            state.running.retain(|index| *index < first || *index > last || !is_member(index));
-        }
+        let outcome = waits.map(|depth| {
+            let outcome = compute();
+            // Runs inside the computation have taken theirs away.
+            self.lock().running.truncate(depth);
+            outcome
+        });
         match outcome {
             Some(Ok(true)) => {}
             Some(Err(Stopped::Itself(error))) if host::is_interrupt(&error) => return Err(error),
-            _ => return otherwise(),
+            _ => return Ok(false),
         }
         {
             let mut state = self.lock();
@@ -271,7 +294,7 @@ impl Session {
         }
         // Without the lock: an argument may be the last reference to a large graph.
         members().for_each(|member| drop(member.take_args()));
-        Ok(())
+        Ok(true)
     }
 
     /// Runs one operation, unless it ran meanwhile.
@@ -329,30 +352,6 @@ impl Session {
     }
 }
 
-/// Computes steps tile by tile, and stages what is kept; false if there would be one tile.
-fn compute_tiles(tiled: &Tiled, operations: &[Arc<Operation>]) -> Result<bool, Stopped> {
-    for at in &tiled.members {
-        let args = operations[*at].args.lock().unwrap_or_else(PoisonError::into_inner);
-        operations[*at].check_versions(&args).map_err(Stopped::Itself)?;
-    }
-    let inputs = tiled.inputs.iter().map(|(op, at)| operations[*op].ready_tensor(*at));
-    let inputs = inputs.collect::<Result<Vec<_>, Stopped>>()?;
-    let args = |op: usize| -> CallArgs {
-        let args = operations[op].args.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = args.iter().map(|arg| match arg {
-            Value::Tensor(_) => None,
-            other => Some(other.clone()),
-        });
-        others.collect()
-    };
-    let results = tiled.compute(operations, &inputs, args).map_err(Stopped::Itself)?;
-    let Some(results) = results else { return Ok(false) };
-    for ((op, at), result) in tiled.kept_results().zip(results) {
-        operations[op].stage(at, result).map_err(Stopped::Itself)?;
-    }
-    Ok(true)
-}
-
 impl State {
     /// Returns whether this thread runs operations of the session now.
     pub(super) fn is_run_here(&self) -> bool {
@@ -364,7 +363,7 @@ impl State {
         let operation = self.waiting.remove(index)?;
         self.pending_bytes = self.pending_bytes.saturating_sub(operation.bytes);
         if self.waiting.len() == 0 {
-            self.uses.clear();
+            self.readers.clear();
             self.oldest = None;
         }
         Some(operation)
@@ -381,7 +380,7 @@ impl State {
         let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
         for at in &operation.written {
             if let Some(Value::Tensor(tensor)) = args.get(*at)
-                && let Some(memory) = tensor.buffer().pending()
+                && let Some(memory) = tensor.pending_buffer()
             {
                 self.conclude(operation.index, memory, failed);
             }
@@ -393,16 +392,34 @@ impl State {
             memory.fail(error.clone());
             return;
         }
-        let identity = std::ptr::from_ref(memory).addr();
-        let last = self.uses.get(&identity).and_then(|uses| uses.writer);
         let Some(staged) = memory.staged() else { return };
-        if last.is_some_and(|last| last != index) {
+        if memory.writer().is_some_and(|last| last != index) {
             return;
         }
         memory.fill();
         // From now on tensors are of this memory, for which others may still wait to read it.
-        let readers = self.uses.get(&identity).map(|uses| uses.readers.clone()).unwrap_or_default();
-        let known = self.uses.entry(Arc::as_ptr(staged).cast::<()>().addr()).or_default();
-        *known = Use { writer: None, readers };
+        if let Some(readers) = self.readers.remove(&std::ptr::from_ref(memory).addr()) {
+            self.readers.insert(Arc::as_ptr(staged).cast::<()>().addr(), readers);
+        }
+    }
+
+    /// Notes what the operations read that were recorded since the last time.
+    pub(super) fn note_readers(&mut self) {
+        let noted = std::mem::replace(&mut self.noted, self.waiting.next());
+        for operation in self.waiting.since(noted) {
+            let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+            for (at, arg) in args.iter().enumerate() {
+                if !operation.written.contains(&at) {
+                    for_each_tensor(arg.as_ref(), &mut |tensor| {
+                        self.readers.entry(memory_id(tensor)).or_default().push(operation.index);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Returns the operations that read a tensor's memory, which one that is recorded now writes.
+    pub(super) fn take_readers(&mut self, tensor: &Tensor) -> SmallVec<[usize; 2]> {
+        self.readers.remove(&memory_id(tensor)).unwrap_or_default()
     }
 }

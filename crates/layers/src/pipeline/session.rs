@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -12,10 +13,11 @@ use keyfold_dispatch::{
 };
 use keyfold_tensor::{PendingBuffer, PendingSource};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::failure::Failure;
 use super::operation::{Operation, Slot};
-use super::waiting::{Use, Waiting};
+use super::waiting::Waiting;
 use super::{random, recording, timer};
 
 /// The limits of a pipeline. A recording that reaches one runs what waits.
@@ -99,13 +101,14 @@ pub struct AtOnce {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) open: bool,
     /// The number of blocks that it is open in; those inside the first join it.
     blocks: usize,
     pub(super) waiting: Waiting,
     pub(super) pending_bytes: u64,
-    /// Uses of memory by waiting operations, by the memory's identity.
-    pub(super) uses: FxHashMap<usize, Use>,
+    /// The waiting operations that read a memory, by its identity: those below `noted`, since most
+    /// programs never ask.
+    pub(super) readers: FxHashMap<usize, SmallVec<[usize; 2]>>,
+    pub(super) noted: usize,
     /// The last recorded operation that draws random numbers.
     pub(super) last_random: Option<usize>,
     /// When the oldest operation was recorded, if there is a limit of time.
@@ -131,6 +134,10 @@ pub struct Session {
     pub(super) options: Options,
     /// Whether it only records, for a [`Recording`](super::Recording): nothing runs.
     pub(super) only_records: bool,
+    /// Whether calls are recorded.
+    pub(super) open: AtomicBool,
+    /// Whether a thread runs operations: the state says which.
+    pub(super) runs: AtomicBool,
     state: Mutex<State>,
     pub(super) freed: Condvar,
 }
@@ -165,6 +172,8 @@ impl Session {
             this: Weak::clone(this),
             options,
             only_records,
+            open: AtomicBool::new(false),
+            runs: AtomicBool::new(false),
             state: Mutex::default(),
             freed: Condvar::new(),
         })
@@ -191,7 +200,7 @@ impl Session {
         let first = {
             let mut state = self.lock();
             state.blocks += 1;
-            !std::mem::replace(&mut state.open, true)
+            !self.open.swap(true, Ordering::Relaxed)
         };
         if first {
             random::note(&self.this);
@@ -224,7 +233,7 @@ impl Session {
             Ending::Run => self.flush(),
             Ending::GiveUp => Ok(()),
         };
-        self.lock().open = false;
+        self.open.store(false, Ordering::Relaxed);
         // Operations that an interrupt left, or that another thread recorded meanwhile.
         self.give_up();
         flushed
@@ -248,7 +257,7 @@ impl Session {
             let (first, list) = (left.next(), left.list);
             state.waiting.first = first;
             state.pending_bytes = 0;
-            state.uses.clear();
+            state.readers.clear();
             state.oldest = None;
             list.into_iter().flatten().collect()
         };
@@ -263,7 +272,7 @@ impl Session {
             let args = operation.take_args();
             for at in &operation.written {
                 if let Some(keyfold_tensor::Value::Tensor(tensor)) = args.get(*at)
-                    && let Some(memory) = tensor.buffer().pending()
+                    && let Some(memory) = tensor.pending_buffer()
                 {
                     memory.fail(error.clone());
                 }
@@ -273,7 +282,7 @@ impl Session {
 
     /// Returns whether calls are recorded.
     pub fn is_open(&self) -> bool {
-        self.lock().open
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Returns the number of operations that wait.
@@ -298,11 +307,6 @@ impl Session {
 
     pub(super) fn share(&self) -> Arc<Session> {
         self.this.upgrade().unwrap_or_else(|| unreachable!("sessions live in an Arc"))
-    }
-
-    /// Returns whether it is the source of a pending buffer.
-    pub(super) fn is_source(&self, source: &dyn PendingSource) -> bool {
-        std::ptr::addr_eq(std::ptr::from_ref(self), std::ptr::from_ref(source))
     }
 
     /// Returns the pipeline as the source of its pending buffers.

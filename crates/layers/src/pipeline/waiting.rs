@@ -1,18 +1,9 @@
-//! The operations that wait, and their uses of memory.
+//! The operations that wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::operation::Operation;
-
-/// The use of a memory by waiting operations.
-#[derive(Debug, Default)]
-pub(super) struct Use {
-    pub(super) writer: Option<usize>,
-    pub(super) readers: SmallVec<[usize; 2]>,
-}
 
 /// The operations that wait, by their index.
 #[derive(Debug, Default)]
@@ -49,6 +40,12 @@ impl Waiting {
 
     pub(super) fn len(&self) -> usize {
         self.count
+    }
+
+    /// Returns those of this index and later ones.
+    pub(super) fn since(&self, index: usize) -> impl Iterator<Item = &Arc<Operation>> {
+        let start = index.saturating_sub(self.first).min(self.list.len());
+        self.list.range(start..).flatten()
     }
 
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Operation>> {

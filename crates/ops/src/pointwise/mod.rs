@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use keyfold_backend::PointwiseKernel;
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape, layout};
-use keyfold_expr::{Binary, Expr, Lowered, Names, Node, Signature, Specialized, StepOp};
+use keyfold_expr::{Binary, Expr, Lowered, Names, Signature, Specialized, StepOp};
 use keyfold_layers::autograd::TensorMeta;
 use keyfold_layers::pipeline::Evaluated;
 use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
@@ -77,11 +77,6 @@ fn shape_argument(op: &Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
         return Err(op.error(ErrorKind::Shape, message));
     }
     op.shape(&sizes).map(Some)
-}
-
-/// Returns whether the expression reads the element's index.
-fn depends_on_index(expr: &Expr) -> bool {
-    expr.nodes().iter().any(|node| matches!(node, Node::Index | Node::Coordinate(_)))
 }
 
 /// An expression that is specialized for dtypes: its signature, and the backend's kernel.
@@ -144,7 +139,7 @@ impl Pointwise {
                      the result's shape; leave it away"
                 ),
             )),
-            Size::Unknown if free && depends_on_index(self.prepared.expr()) => Err(self.op.error(
+            Size::Unknown if free && self.prepared.expr().depends_on_index() => Err(self.op.error(
                 ErrorKind::Shape,
                 "nothing says which shape the result has: no input is read element by element; \
                  give shape=, which is () for one element, or out=",

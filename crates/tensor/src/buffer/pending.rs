@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, SharedError};
@@ -37,26 +37,51 @@ pub struct PendingBuffer {
     /// The number of in-place writes, as the caller sees them; the staged buffer's after the fill.
     version: AtomicU32,
     source: Weak<dyn PendingSource>,
+    /// The number of the operation that writes to it last; [`NO_WRITER`] before there is one.
+    writer: AtomicUsize,
     staged: OnceLock<Arc<dyn DeviceBuffer>>,
     outcome: OnceLock<Result<(), SharedError>>,
 }
 
+const NO_WRITER: usize = usize::MAX;
+
 impl PendingBuffer {
     /// Makes a buffer that operations of `source` will fill.
     pub fn new(device: Device, bytes: usize, source: Weak<dyn PendingSource>) -> Self {
-        let (staged, outcome) = (OnceLock::new(), OnceLock::new());
-        PendingBuffer { device, bytes, version: AtomicU32::new(0), source, staged, outcome }
+        PendingBuffer {
+            device,
+            bytes,
+            version: AtomicU32::new(0),
+            source,
+            writer: AtomicUsize::new(NO_WRITER),
+            staged: OnceLock::new(),
+            outcome: OnceLock::new(),
+        }
+    }
+
+    /// Returns whether operations of `source` fill it.
+    #[inline]
+    pub fn is_of(&self, source: &impl PendingSource) -> bool {
+        std::ptr::addr_eq(self.source.as_ptr(), std::ptr::from_ref(source))
+    }
+
+    /// Returns the number that its source gave the last operation that writes to it.
+    #[inline]
+    pub fn writer(&self) -> Option<usize> {
+        // The source reads and sets it under its own lock.
+        Some(self.writer.load(Ordering::Relaxed)).filter(|number| *number != NO_WRITER)
+    }
+
+    /// Notes that an operation of its source writes to it, after all those that did before.
+    #[inline]
+    pub fn set_writer(&self, number: usize) {
+        self.writer.store(number, Ordering::Relaxed);
     }
 
     /// Returns whether it is neither filled nor failed.
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.outcome.get().is_none()
-    }
-
-    /// Returns its source, if that still exists.
-    pub fn source(&self) -> Option<Arc<dyn PendingSource>> {
-        self.source.upgrade()
     }
 
     /// Returns why it will never be filled, if it failed.

@@ -53,7 +53,9 @@ impl AttachmentSlot {
     /// functionality key has a valid attachment.
     #[inline]
     pub(super) fn share(&self, keys: DispatchKeySet) -> AttachmentSlot {
-        if (keys - DispatchKeySet::BACKENDS).is_empty() {
+        // Nothing is attached for memory that is pending.
+        const PLAIN: DispatchKeySet = DispatchKeySet::BACKENDS.insert(DispatchKey::Deferred);
+        if (keys - PLAIN).is_empty() {
             return AttachmentSlot::empty();
         }
         AttachmentSlot(Mutex::new(self.get()))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use keyfold_core::{
     DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, Strides, bf16, f16, layout,
 };
-use keyfold_dispatch::DispatchKey;
+use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 
 use super::Tensor;
 use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer, PendingBuffer};
@@ -136,15 +136,31 @@ impl Tensor {
         strides: Strides,
         dtype: DType,
     ) -> Result<Self> {
-        let tensor = Tensor::from_parts(BufferHandle::new(memory, dtype)?, shape, strides, 0)?;
-        tensor.insert_key(DispatchKey::Deferred)?;
+        // Memory without an address is aligned for every dtype.
+        let buffer = BufferHandle::aligned(memory, dtype);
+        let numel = layout::numel(&shape, dtype.size())?;
+        let is_whole = shape.len() == strides.len()
+            && layout::is_contiguous(&shape, &strides)
+            && numel <= buffer.len();
+        let mut tensor = match is_whole {
+            true => Tensor::assume_inside(buffer, shape, strides, 0, numel),
+            false => Tensor::from_parts(buffer, shape, strides, 0)?,
+        };
+        *tensor.keys.get_mut() |= DispatchKeySet::EMPTY.insert(DispatchKey::Deferred).bits();
         Ok(tensor)
     }
 
     /// Returns whether the elements aren't computed yet. Every way to read them computes them.
     #[inline]
     pub fn is_pending(&self) -> bool {
-        !self.is_pinned() && self.buffer.pending().is_some_and(PendingBuffer::is_pending)
+        self.pending_buffer().is_some_and(PendingBuffer::is_pending)
+    }
+
+    /// Returns the buffer if it is a pending one, filled or not.
+    #[inline]
+    pub fn pending_buffer(&self) -> Option<&PendingBuffer> {
+        // Pending memory has no fixed address.
+        if self.is_pinned() { None } else { self.buffer.pending() }
     }
 
     /// Returns the same view of the memory that fills a pending tensor; `None` for a tensor of

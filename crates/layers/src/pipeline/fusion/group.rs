@@ -57,6 +57,7 @@ impl Group {
         }
         let inputs = self.inputs.iter().map(|(op, at)| operations[*op].ready_tensor(*at));
         let inputs = inputs.collect::<std::result::Result<SmallVec<[Tensor; 8]>, Stopped>>()?;
+        let inputs: SmallVec<[&Tensor; 8]> = inputs.iter().collect();
         let results = self.results(operations, &inputs, &params).map_err(Stopped::Itself)?;
         for (op, result) in self.stored.iter().zip(results) {
             operations[*op].stage(0, result).map_err(Stopped::Itself)?;
@@ -68,7 +69,7 @@ impl Group {
     pub(in crate::pipeline) fn results(
         &self,
         operations: &[Arc<Operation>],
-        inputs: &[Tensor],
+        inputs: &[&Tensor],
         params: &[Scalar],
     ) -> Result<Vec<Tensor>> {
         let first = &operations[self.members[0]];
@@ -77,14 +78,13 @@ impl Group {
             self.stored.iter().filter_map(|op| operations[*op].results[0].as_ref()).collect();
         let Some(slot) = slots.first() else { return Ok(Vec::new()) };
         let dtypes: SmallVec<[DType; 4]> = slots.iter().map(|slot| slot.dtype).collect();
-        let refs: SmallVec<[&Tensor; 8]> = inputs.iter().collect();
         let form = (first.device, &slot.shape, &dtypes[..]);
-        let run = || compute_group(&*self.kernel, &refs, params, form);
+        let run = || compute_group(&*self.kernel, inputs, params, form);
         guarded(|| first.on_stream(run))
     }
 
     /// Refuses memory of a backend that had the device before.
-    fn check_memory(&self, first: &Operation, inputs: &[Tensor]) -> Result<()> {
+    fn check_memory(&self, first: &Operation, inputs: &[&Tensor]) -> Result<()> {
         if first.device.kind().is_host() {
             return Ok(());
         }

@@ -13,6 +13,7 @@
 
 mod cache;
 mod group;
+mod outline;
 mod plan;
 mod program;
 mod tiled;
@@ -25,6 +26,7 @@ use rustc_hash::FxHashMap;
 
 use super::operation::Operation;
 pub(super) use group::Group;
+use outline::Outline;
 pub(super) use plan::{Plan, Step};
 use program::Program;
 pub(super) use tiled::{CallArgs, Tiled};
@@ -41,10 +43,21 @@ pub(super) fn plan(
     operations: &[Arc<Operation>],
     others: &FxHashMap<usize, usize>,
 ) -> Option<(Arc<Plan>, bool)> {
-    let has_rows = |one: &&Arc<Operation>| one.evaluates.is_some() || one.rows > 0;
+    let has_rows = |one: &&Arc<Operation>| one.evaluates.is_some() || one.rows() > 0;
     if operations.iter().filter(has_rows).count() < 2 {
         return None;
     }
-    let (plan, is_new) = cache::plan(Program::of(operations, others));
+    let outline = if others.is_empty() { Outline::of(operations) } else { None };
+    let found = outline.as_ref().and_then(Outline::find);
+    let (plan, is_new) = match found {
+        Some(plan) => (plan, false),
+        None => {
+            let (plan, is_new) = cache::plan(Program::of(operations, others));
+            if let Some(outline) = outline {
+                outline.keep(operations, &plan);
+            }
+            (plan, is_new)
+        }
+    };
     plan.has_groups().then_some((plan, is_new))
 }

@@ -35,6 +35,9 @@ impl Step {
 
     /// Returns its name in a profile: `pipeline: aten::mul, aten::exp in one pass`.
     pub(in crate::pipeline) fn name(&self, all: &[Arc<Operation>]) -> String {
+        /// The most operators that are named.
+        const NAMED: usize = 5;
+        let count = self.operations().len();
         let operators = self.operations().iter().map(|op| all[*op].operator.name());
         let how = match self {
             Step::One(_) => "",
@@ -42,7 +45,11 @@ impl Step {
             Step::Tiled(tiled) if tiled.is_cut(all) => " tile by tile",
             Step::Tiled(_) => " step by step",
         };
-        format!("pipeline: {}{how}", operators.collect::<Vec<_>>().join(", "))
+        let rest = match count.saturating_sub(NAMED) {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        format!("pipeline: {}{rest}{how}", operators.take(NAMED).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -96,7 +103,7 @@ impl Plan {
                 Compiled::Group(alone) => {
                     steps.push(Candidate { alone: Some(alone), ..one(unit.ops[0]) });
                 }
-                Compiled::TooLarge if limits.steps > 1 => return None,
+                Compiled::TooLarge if limits.steps > 1 && unit.ops.len() > 1 => return None,
                 Compiled::TooLarge | Compiled::No => steps.extend(unit.ops.into_iter().map(one)),
             }
         }

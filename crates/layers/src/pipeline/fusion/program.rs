@@ -170,7 +170,7 @@ impl Program {
                 Op { pointwise: Some(pointwise), reads: reads.collect(), writes }
             }
             _ => {
-                if operation.is_random() {
+                if operation.is_random {
                     writes.push(self.random_state(numbers));
                 }
                 let reads = values.iter().map(|value| Read { value: *value, ranked: false });
@@ -278,11 +278,13 @@ fn rows_of(
     let Some(Some(slot)) = operation.results.first() else { return None };
     let count = *slot.shape.first()?;
     let backend = match member {
+        // Elements' places are counted from the first one of a tile.
+        Some(member) if member.expr.0.depends_on_index() => return None,
         Some(member) => member.backend.clone(),
         None => {
             let [tensor] = tensors else { return None };
-            let has_rows = operation.rows > 0
-                && operation.is_pure
+            let has_rows = operation.rows() > 0
+                && operation.is_pure()
                 && tensor.device() == operation.device
                 && operation.results.iter().flatten().all(|one| one.shape.first() == Some(&count))
                 && tensor.shape().first() == Some(&count);

@@ -10,7 +10,7 @@ use keyfold_tensor::{Tensor, Value};
 use smallvec::SmallVec;
 
 use super::plan::Step;
-use crate::pipeline::operation::{Operation, Slot, guarded};
+use crate::pipeline::operation::{Operation, Slot, Stopped, guarded};
 
 /// Where a stage reads a tensor.
 pub(super) enum Source {
@@ -86,8 +86,7 @@ impl Tiled {
         inputs: &[Tensor],
         args: impl Fn(usize) -> CallArgs,
     ) -> Result<Option<Vec<Tensor>>> {
-        let Some(cut) = self.cut(operations) else { return Ok(None) };
-        let Some(inputs) = self.inputs_of(operations, inputs, &cut) else { return Ok(None) };
+        let Some((cut, have_rows)) = self.cut(operations, inputs) else { return Ok(None) };
         let Some(tiles) = tiles_of(&*self.backend) else { return Ok(None) };
         let given = self.stages.iter().map(|stage| match &stage.kernel {
             StageKernel::Group(_, members) => {
@@ -98,6 +97,7 @@ impl Tiled {
             StageKernel::Call(op) => (SmallVec::new(), args(*op)),
         });
         let (given, cut) = (given.collect(), Arc::new(cut));
+        let inputs = inputs.iter().cloned().zip(have_rows).collect();
         let whole = |(result, kept): (usize, &bool)| {
             let operation = &operations[self.results[result].0];
             let slot = self.slot(operations, result).filter(|_| *kept);
@@ -118,12 +118,38 @@ impl Tiled {
                 Ok(())
             })
         })?;
-        Ok(Some(job.kept.into_iter().flatten().map(Whole::into_tensor).collect()))
+        job.kept.into_iter().flatten().map(Whole::into_tensor).collect::<Result<_>>().map(Some)
     }
 
-    /// Returns whether the operations' results make more than one tile.
+    /// Computes and stages the results that are kept; false if there would be one tile.
+    pub(in crate::pipeline) fn run(&self, operations: &[Arc<Operation>]) -> Result<bool, Stopped> {
+        for at in &self.members {
+            let args = operations[*at].args.lock().unwrap_or_else(PoisonError::into_inner);
+            operations[*at].check_versions(&args).map_err(Stopped::Itself)?;
+        }
+        let inputs = self.inputs.iter().map(|(op, at)| operations[*op].ready_tensor(*at));
+        let inputs = inputs.collect::<Result<Vec<_>, Stopped>>()?;
+        let args = |op: usize| -> CallArgs {
+            let args = operations[op].args.lock().unwrap_or_else(PoisonError::into_inner);
+            let other = |arg: &Value| match arg {
+                Value::Tensor(_) => None,
+                other => Some(other.clone()),
+            };
+            args.iter().map(other).collect()
+        };
+        let results = self.compute(operations, &inputs, args).map_err(Stopped::Itself)?;
+        let Some(results) = results else { return Ok(false) };
+        for ((op, at), result) in self.kept_results().zip(results) {
+            operations[op].stage(at, result).map_err(Stopped::Itself)?;
+        }
+        Ok(true)
+    }
+
+    /// Returns whether the recorded tensors make more than one tile.
     pub(in crate::pipeline) fn is_cut(&self, operations: &[Arc<Operation>]) -> bool {
-        self.cut(operations).is_some()
+        let inputs = self.inputs.iter().map(|(op, at)| operations[*op].tensor(*at));
+        let inputs = inputs.collect::<Option<Vec<_>>>();
+        inputs.is_some_and(|inputs| self.cut(operations, &inputs).is_some())
     }
 
     /// Returns the results that [`Tiled::compute`] returns: an operation, and the position among its
@@ -138,28 +164,20 @@ impl Tiled {
         operations[op].wanted(at).map(|(_, slot)| slot)
     }
 
-    /// Chooses the tiles; `None` if there would be one, or rows are too long.
-    fn cut(&self, operations: &[Arc<Operation>]) -> Option<Cut> {
+    /// Chooses the tiles, and tells for each input whether it has the rows; `None` if there would be one
+    /// tile, if rows are too long, or if an input has other rows.
+    fn cut(&self, operations: &[Arc<Operation>], inputs: &[Tensor]) -> Option<(Cut, Vec<bool>)> {
         let slots = (0..self.results.len()).map(|result| self.slot(operations, result));
         let shapes = slots.map(|slot| Some(&slot?.shape)).collect::<Option<Vec<&Shape>>>()?;
         let calls = self.stages.iter().filter_map(|stage| match stage.kernel {
-            StageKernel::Call(op) => Some(operations[op].rows),
+            StageKernel::Call(op) => Some(operations[op].rows()),
             StageKernel::Group(..) => None,
         });
         let most = calls.min().unwrap_or(usize::MAX);
-        Cut::new(&shapes, most, tiles_of(&*self.backend)?.elements())
-    }
-
-    /// Returns the inputs, each with whether it has the rows that are cut; `None` if one has other rows.
-    fn inputs_of(
-        &self,
-        operations: &[Arc<Operation>],
-        inputs: &[Tensor],
-        cut: &Cut,
-    ) -> Option<Vec<(Tensor, bool)>> {
-        let mut all: Vec<Option<(Tensor, bool)>> = vec![None; inputs.len()];
+        let cut = Cut::new(&shapes, most, tiles_of(&*self.backend)?.elements())?;
+        let mut have_rows = vec![None; inputs.len()];
         for stage in &self.stages {
-            let ndim = self.slot(operations, stage.results.start)?.shape.len();
+            let ndim = shapes[stage.results.start].len();
             for source in &stage.sources {
                 let Source::Input(at) = source else { continue };
                 let shape = inputs[*at].shape();
@@ -174,13 +192,13 @@ impl Tiled {
                         (shape.len() == ndim && cut.has_rows(shape), is_shared)
                     }
                 };
-                if has_rows == is_shared || all[*at].as_ref().is_some_and(|one| one.1 != has_rows) {
+                if has_rows == is_shared || have_rows[*at].is_some_and(|known| known != has_rows) {
                     return None;
                 }
-                all[*at] = Some((inputs[*at].clone(), has_rows));
+                have_rows[*at] = Some(has_rows);
             }
         }
-        all.into_iter().collect()
+        Some((cut, have_rows.into_iter().collect::<Option<_>>()?))
     }
 }
 

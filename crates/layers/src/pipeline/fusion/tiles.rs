@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use keyfold_expr::fuse::grouping::Op;
 use rustc_hash::FxHashMap;
 
 use super::program::{Program, Rows};
@@ -19,13 +18,17 @@ pub(super) struct Candidate {
     pub(super) alone: Option<Group>,
 }
 
+/// The most steps that are joined: each has scratch memory of its own, which the cache has to hold.
+const STAGES: usize = 16;
+
 /// Joins steps that follow each other and hand on rows.
 pub(super) fn join(program: &Program, candidates: Vec<Candidate>) -> Vec<Step> {
+    let users = users(program);
     let (mut steps, mut tiles) = (Vec::new(), Tiles::default());
     for candidate in candidates {
         let rows = rows_of(program, candidate.step.operations());
         if rows.is_none() || rows != tiles.rows.as_ref() || !tiles.add(program, &candidate) {
-            std::mem::take(&mut tiles).finish(program, &mut steps);
+            std::mem::take(&mut tiles).finish(program, &users, &mut steps);
             tiles.rows = rows.cloned();
             if rows.is_some() && !tiles.add(program, &candidate) {
                 tiles.rows = None;
@@ -33,8 +36,20 @@ pub(super) fn join(program: &Program, candidates: Vec<Candidate>) -> Vec<Step> {
         }
         tiles.steps.push(candidate.step);
     }
-    tiles.finish(program, &mut steps);
+    tiles.finish(program, &users, &mut steps);
     steps
+}
+
+/// Returns the operations that read or write each memory.
+fn users(program: &Program) -> Vec<Vec<usize>> {
+    let mut users = vec![Vec::new(); program.held.len()];
+    for (at, op) in program.ops.iter().enumerate() {
+        let reads = op.reads.iter().map(|read| read.value);
+        for value in reads.chain(op.writes.iter().copied()) {
+            users[program.memory[value as usize] as usize].push(at);
+        }
+    }
+    users
 }
 
 /// Returns the rows that all operations of a step compute one by one.
@@ -68,6 +83,9 @@ struct Tiles {
 impl Tiles {
     /// Adds a step as a stage; false if it can't be one of these.
     fn add(&mut self, program: &Program, candidate: &Candidate) -> bool {
+        if self.stages.len() == STAGES {
+            return false;
+        }
         let group = match &candidate.step {
             Step::Group(group) => Some(group),
             _ => candidate.alone.as_ref(),
@@ -122,7 +140,7 @@ impl Tiles {
     }
 
     /// Adds the steps to a plan: as tiles, if they hand on rows.
-    fn finish(self, program: &Program, to: &mut Vec<Step>) {
+    fn finish(self, program: &Program, users: &[Vec<usize>], to: &mut Vec<Step>) {
         let Some(rows) = self.rows.as_ref().filter(|_| self.hands_on) else {
             return to.extend(self.steps);
         };
@@ -132,10 +150,9 @@ impl Tiles {
         members.sort_unstable();
         let mut kept = vec![false; self.results.len()];
         for (value, result) in &self.result_of {
-            let memory = program.memory[*value as usize];
-            let mut others = program.ops.iter().enumerate().filter(|(op, _)| !members.contains(op));
-            kept[*result] = program.held[memory as usize]
-                || others.any(|(_, op)| uses_memory(program, op, memory));
+            let memory = program.memory[*value as usize] as usize;
+            let is_other = |op: &usize| members.binary_search(op).is_err();
+            kept[*result] = program.held[memory] || users[memory].iter().any(is_other);
         }
         let Tiles { steps, stages, inputs, results, .. } = self;
         to.push(Step::Tiled(Tiled { backend, members, steps, stages, inputs, results, kept }));
@@ -149,9 +166,4 @@ fn value_at(program: &Program, (op, at): (usize, usize)) -> u32 {
         None => at,
     };
     program.ops[op].reads[read].value
-}
-
-fn uses_memory(program: &Program, op: &Op, memory: u32) -> bool {
-    let reads = op.reads.iter().map(|read| read.value);
-    reads.chain(op.writes.iter().copied()).any(|value| program.memory[value as usize] == memory)
 }

@@ -1,5 +1,6 @@
 //! A recording, made of the operations that a session recorded.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
@@ -35,8 +36,7 @@ impl Known {
     /// Returns a recorded tensor as an operand.
     fn operand(&mut self, tensor: &Tensor) -> Result<Operand> {
         let known = tensor
-            .buffer()
-            .pending()
+            .pending_buffer()
             .and_then(|pending| self.memories.get(&std::ptr::from_ref(pending).addr()));
         if let Some((memory, whole)) = known {
             let (shape, strides) = (tensor.shape(), tensor.strides());
@@ -100,8 +100,8 @@ impl Session {
         let recording = Recording::of(operations, plan, inputs, outputs);
         // Their arguments are the recording's now.
         let rest: Vec<Arc<Operation>> = {
+            self.open.store(false, Ordering::Relaxed);
             let mut state = self.lock();
-            state.open = false;
             let all = plan::everything(&state.waiting);
             all.into_iter().filter_map(|index| state.remove(index)).collect()
         };
@@ -123,7 +123,7 @@ impl Recording {
     ) -> Result<Recording> {
         let mut known = Known::default();
         for input in inputs {
-            let Some(pending) = input.buffer().pending() else {
+            let Some(pending) = input.pending_buffer() else {
                 return Err(Error::new(ErrorKind::Pipeline, "an input isn't a placeholder"));
             };
             known.add(std::ptr::from_ref(pending).addr(), input.clone());
@@ -149,6 +149,7 @@ impl Recording {
             written,
             memories,
             dispatchers,
+            tiled: AtomicUsize::new(0),
         })
     }
 }
@@ -195,14 +196,13 @@ fn step_of(
         let numbers = operations[*member].evaluates.iter();
         params.extend(numbers.flat_map(|own| own.params.iter().copied()));
     }
-    let mut args = Vec::with_capacity(group.inputs.len());
-    for (op, at) in &group.inputs {
-        args.push(Argument::Tensor(tensor_at(&operations[*op], *at, known)?));
-    }
+    let inputs = group.inputs.iter().map(|(op, at)| tensor_at(&operations[*op], *at, known));
+    let inputs = inputs.collect::<Result<_>>()?;
     let members = group.members.iter().map(|member| alone(*member, operations, results, known));
     let members = members.collect::<Result<_>>()?;
     let results = group.stored.iter().map(|op| results[*op][0]).collect();
-    Ok(Step { planned, args, params, results, last: SmallVec::new(), members })
+    let (args, last) = (Vec::new(), SmallVec::new());
+    Ok(Step { planned, args, inputs, params, results, last, members })
 }
 
 /// Returns the step of tiles. A step of theirs that is one operation has the operation's number.
@@ -213,10 +213,8 @@ fn tiles_of(
     results: &[SmallVec<[Option<usize>; 1]>],
     known: &mut Known,
 ) -> Result<Step> {
-    let inputs = tiled.inputs.iter();
-    let args = inputs
-        .map(|(op, at)| Ok(Argument::Tensor(tensor_at(&operations[*op], *at, known)?)))
-        .collect::<Result<_>>()?;
+    let inputs = tiled.inputs.iter().map(|(op, at)| tensor_at(&operations[*op], *at, known));
+    let inputs = inputs.collect::<Result<_>>()?;
     let inner = |step: &Planned| match step {
         Planned::One(op) => alone(*op, operations, results, known),
         // No operation has this number.
@@ -225,8 +223,9 @@ fn tiles_of(
     let members = tiled.steps.iter().map(inner).collect::<Result<_>>()?;
     let kept = tiled.kept_results();
     let kept = kept.map(|(op, at)| results[op][operations[op].wanted(at)?.0]);
-    let (results, params, last) = (kept.collect(), SmallVec::new(), SmallVec::new());
-    Ok(Step { planned, args, params, results, last, members })
+    let (args, params, results, last) =
+        (Vec::new(), SmallVec::new(), kept.collect(), SmallVec::new());
+    Ok(Step { planned, args, inputs, params, results, last, members })
 }
 
 /// Returns the step of one operation.
@@ -238,8 +237,15 @@ fn alone(
 ) -> Result<Step> {
     let args = operations[at].args.lock().unwrap_or_else(PoisonError::into_inner);
     let args = args.iter().map(|arg| known.argument(arg)).collect::<Result<_>>()?;
-    let (params, last, members) = (SmallVec::new(), SmallVec::new(), Vec::new());
-    Ok(Step { planned: at, args, params, results: results[at].clone(), last, members })
+    Ok(Step {
+        planned: at,
+        args,
+        inputs: Vec::new(),
+        params: SmallVec::new(),
+        results: results[at].clone(),
+        last: SmallVec::new(),
+        members: Vec::new(),
+    })
 }
 
 /// Returns the tensor at a position among an operation's tensors.
@@ -254,21 +260,26 @@ fn tensor_at(operation: &Operation, at: usize, known: &mut Known) -> Result<Oper
 fn note_last_uses(steps: &mut [Step], outputs: &[Operand], memories: usize) {
     let mut read = vec![false; memories];
     outputs.iter().filter_map(Operand::memory).for_each(|memory| read[memory] = true);
-    for step in steps.iter_mut().rev() {
-        let mut last = SmallVec::new();
-        let mut note = |memory: usize| {
-            if !std::mem::replace(&mut read[memory], true) {
-                last.push(memory);
-            }
-        };
-        step.each(&mut |one| {
-            one.results.iter().flatten().for_each(|memory| note(*memory));
-            for arg in &one.args {
-                arg.each(&mut |operand| operand.memory().into_iter().for_each(&mut note));
-            }
-        });
-        step.last = last;
+    steps.iter_mut().rev().for_each(|step| note_last(step, &mut read));
+}
+
+/// Notes the memories that are read neither behind a step, as `read` says, nor by the members behind one.
+fn note_last(step: &mut Step, read: &mut [bool]) {
+    let mut last: SmallVec<[usize; 2]> = SmallVec::new();
+    for member in step.members.iter_mut().rev() {
+        note_last(member, read);
+        last.extend(member.last.iter().copied());
     }
+    let mut note = |memory: usize| {
+        if !std::mem::replace(&mut read[memory], true) {
+            last.push(memory);
+        }
+    };
+    step.results.iter().flatten().for_each(|memory| note(*memory));
+    let mut note = |operand: &Operand| operand.memory().into_iter().for_each(&mut note);
+    step.args.iter().for_each(|arg| arg.each(&mut note));
+    step.inputs.iter().for_each(note);
+    step.last = last;
 }
 
 /// Returns the inputs that an operation writes to.

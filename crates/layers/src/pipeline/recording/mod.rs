@@ -32,7 +32,7 @@ use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, overlap};
 use smallvec::SmallVec;
 
-use super::fusion::{CallArgs, Plan, Step as Planned};
+use super::fusion::{CallArgs, Group, Plan, Step as Planned};
 use super::operation::Operation;
 use super::session::{Options, Session};
 use operand::{Argument, Memories, Operand};
@@ -64,8 +64,10 @@ pub(super) const READS: &str = "it reads elements, or asks for a computation, wh
 struct Step {
     /// The step of the plan; of a member of a group, the operation.
     planned: usize,
-    /// The arguments of an operation, or the inputs of a group.
+    /// The arguments of an operation; empty for a group.
     args: Vec<Argument>,
+    /// The inputs of a group.
+    inputs: Vec<Operand>,
     /// The numbers that a group is computed with.
     params: SmallVec<[Scalar; 4]>,
     /// For each result, the memory that it is.
@@ -78,21 +80,10 @@ struct Step {
 }
 
 impl Step {
-    /// Returns the arguments of an operation that is a step of these tiles, `None` for a tensor.
+    /// Returns the arguments of an operation that is a step of these tiles, `None` for its tensor.
     fn others_of(&self, operation: usize) -> CallArgs {
         let step = self.members.iter().find(|step| step.planned == operation);
-        let args = step.iter().flat_map(|step| &step.args);
-        args.map(|arg| match arg {
-            Argument::Value(value) => Some(value.clone()),
-            Argument::Tensor(_) | Argument::List(_) => None,
-        })
-        .collect()
-    }
-
-    /// Calls `f` with the step and those that it is made of.
-    fn each<'a>(&'a self, f: &mut impl FnMut(&'a Step)) {
-        f(self);
-        self.members.iter().for_each(|member| member.each(f));
+        step.iter().flat_map(|step| &step.args).map(Argument::other).collect()
     }
 }
 
@@ -120,6 +111,8 @@ pub struct Recording {
     memories: usize,
     /// The dispatchers of its operators, with the state of their registrations.
     dispatchers: Vec<(Dispatcher<Value>, u64)>,
+    /// How often steps were computed tile by tile.
+    tiled: AtomicUsize,
 }
 
 impl std::fmt::Debug for Recording {
@@ -201,6 +194,11 @@ impl Recording {
         (self.operations.len(), self.steps.len())
     }
 
+    /// Returns how often replays have computed steps tile by tile.
+    pub fn tiled(&self) -> usize {
+        self.tiled.load(Ordering::Relaxed)
+    }
+
     /// Returns whether somebody holds a tensor that was made while the program was recorded, and that no
     /// replay computes. The outputs that were given to [`Session::finish`] have to be dropped before.
     pub fn escapes(&self) -> bool {
@@ -232,35 +230,61 @@ impl Recording {
         let mut memories = Memories::new(inputs, self.memories);
         for step in &self.steps {
             self.run(&self.plan.steps[step.planned], step, &mut memories)?;
-            step.last.iter().for_each(|memory| memories.clear(*memory));
         }
         self.outputs.iter().map(|output| output.tensor(&memories)).collect()
     }
 
-    fn run(&self, planned: &Planned, step: &Step, memories: &mut Memories) -> Result<()> {
-        if let Planned::One(at) = planned {
-            return self.run_one(&self.operations[*at], step, memories);
-        }
-        let inputs = step.args.iter().map(|arg| arg.tensor(memories));
-        let inputs = inputs.collect::<Result<SmallVec<[Tensor; 8]>>>()?;
+    /// Computes a step, and drops what nothing behind it reads.
+    fn run(&self, planned: &Planned, step: &Step, memories: &mut Memories<'_>) -> Result<()> {
         let results = match planned {
-            Planned::Group(group) => {
-                group.results(&self.operations, &inputs, &step.params).map(Some)
+            Planned::One(at) => {
+                self.run_one(&self.operations[*at], step, memories)?;
+                step.last.iter().for_each(|memory| memories.clear(*memory));
+                return Ok(());
             }
+            Planned::Group(group) => self.compute(group, step, memories).map(Some),
             Planned::Tiled(tiled) => {
-                let args = |op: usize| step.others_of(op);
-                tiled.compute(&self.operations, &inputs, args)
+                let inputs = step.inputs.iter().map(|input| input.tensor(memories));
+                let inputs = inputs.collect::<Result<Vec<_>>>()?;
+                let computed = tiled.compute(&self.operations, &inputs, |op| step.others_of(op));
+                self.tiled.fetch_add(matches!(computed, Ok(Some(_))).into(), Ordering::Relaxed);
+                computed
             }
-            Planned::One(_) => unreachable!("it was run above"),
         };
-        let Ok(Some(results)) = results else { return self.run_members(planned, step, memories) };
-        for (memory, result) in step.results.iter().zip(results) {
-            memories.set(*memory, result);
+        match results {
+            Ok(Some(results)) => {
+                for (memory, result) in step.results.iter().zip(results) {
+                    memories.set(*memory, result);
+                }
+            }
+            _ => self.run_members(planned, step, memories)?,
         }
+        step.last.iter().for_each(|memory| memories.clear(*memory));
         Ok(())
     }
 
-    fn run_one(&self, operation: &Operation, step: &Step, memories: &mut Memories) -> Result<()> {
+    /// Computes a group. Inputs are used where they are, since copying a tensor costs more than the
+    /// rest of a small group.
+    fn compute(&self, group: &Group, step: &Step, memories: &Memories<'_>) -> Result<Vec<Tensor>> {
+        let mut views = Vec::new();
+        for input in &step.inputs {
+            if input.known(memories)?.is_none() {
+                views.push(input.tensor(memories)?);
+            }
+        }
+        let (mut views, mut inputs) = (views.iter(), SmallVec::<[&Tensor; 8]>::new());
+        for input in &step.inputs {
+            inputs.extend(input.known(memories)?.or_else(|| views.next()));
+        }
+        group.results(&self.operations, &inputs, &step.params)
+    }
+
+    fn run_one(
+        &self,
+        operation: &Operation,
+        step: &Step,
+        memories: &mut Memories<'_>,
+    ) -> Result<()> {
         let args = step.args.iter().map(|arg| arg.value(memories)).collect::<Result<Vec<_>>>()?;
         let told = |error| self.told_of(operation, error);
         let result = operation.call(&args).map_err(told)?;
@@ -282,11 +306,19 @@ impl Recording {
     }
 
     /// Runs the steps of tiles, or the operations of a group one by one: an error is that of one of them.
-    fn run_members(&self, planned: &Planned, step: &Step, memories: &mut Memories) -> Result<()> {
+    fn run_members(
+        &self,
+        planned: &Planned,
+        step: &Step,
+        memories: &mut Memories<'_>,
+    ) -> Result<()> {
         for (at, member) in step.members.iter().enumerate() {
             match planned {
                 Planned::Tiled(tiled) => self.run(&tiled.steps[at], member, memories)?,
-                _ => self.run_one(&self.operations[member.planned], member, memories)?,
+                _ => {
+                    self.run_one(&self.operations[member.planned], member, memories)?;
+                    member.last.iter().for_each(|memory| memories.clear(*memory));
+                }
             }
         }
         Ok(())

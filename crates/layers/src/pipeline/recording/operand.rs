@@ -2,32 +2,39 @@
 
 use keyfold_core::{Error, ErrorKind, Result, Shape, Strides};
 use keyfold_tensor::{Tensor, Value};
-use smallvec::SmallVec;
 
 /// The memories of a replay: inputs, then results.
-pub(super) struct Memories(SmallVec<[Option<Tensor>; 16]>);
+pub(super) struct Memories<'i> {
+    inputs: &'i [Tensor],
+    results: Vec<Option<Tensor>>,
+}
 
-impl Memories {
-    pub(super) fn new(inputs: &[Tensor], count: usize) -> Memories {
-        let mut all: SmallVec<[Option<Tensor>; 16]> = SmallVec::with_capacity(count);
-        all.extend(inputs.iter().map(|input| Some(input.clone())));
-        all.resize_with(count, || None);
-        Memories(all)
+impl<'i> Memories<'i> {
+    pub(super) fn new(inputs: &'i [Tensor], count: usize) -> Memories<'i> {
+        let mut results = Vec::new();
+        results.resize_with(count - inputs.len(), || None);
+        Memories { inputs, results }
     }
 
     /// Stores a result, if a step or an output reads it.
     pub(super) fn set(&mut self, memory: Option<usize>, result: Tensor) {
         if let Some(memory) = memory {
-            self.0[memory] = Some(result);
+            self.results[memory - self.inputs.len()] = Some(result);
         }
     }
 
+    /// Drops a result.
     pub(super) fn clear(&mut self, memory: usize) {
-        self.0[memory] = None;
+        if let Some(result) = memory.checked_sub(self.inputs.len()) {
+            self.results[result] = None;
+        }
     }
 
     fn get(&self, memory: usize) -> Result<&Tensor> {
-        self.0[memory].as_ref().ok_or_else(|| {
+        let Some(result) = memory.checked_sub(self.inputs.len()) else {
+            return Ok(&self.inputs[memory]);
+        };
+        self.results[result].as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Pipeline, "a step of a recording reads what wasn't computed")
         })
     }
@@ -50,7 +57,16 @@ pub(super) enum Operand {
 }
 
 impl Operand {
-    pub(super) fn tensor(&self, memories: &Memories) -> Result<Tensor> {
+    /// Returns the tensor where it is: `None` for a view, which is made anew.
+    pub(super) fn known<'m>(&'m self, memories: &'m Memories<'_>) -> Result<Option<&'m Tensor>> {
+        match self {
+            Operand::Constant(tensor) => Ok(Some(tensor)),
+            Operand::Whole(memory) => memories.get(*memory).map(Some),
+            Operand::View { .. } => Ok(None),
+        }
+    }
+
+    pub(super) fn tensor(&self, memories: &Memories<'_>) -> Result<Tensor> {
         match self {
             Operand::Constant(tensor) => Ok(tensor.clone()),
             Operand::Whole(memory) => memories.get(*memory).cloned(),
@@ -82,7 +98,7 @@ pub(super) enum Argument {
 }
 
 impl Argument {
-    pub(super) fn value(&self, memories: &Memories) -> Result<Value> {
+    pub(super) fn value(&self, memories: &Memories<'_>) -> Result<Value> {
         Ok(match self {
             Argument::Tensor(operand) => Value::Tensor(operand.tensor(memories)?),
             Argument::List(items) => {
@@ -92,11 +108,15 @@ impl Argument {
         })
     }
 
-    /// As [`Argument::value`], of a tensor.
-    pub(super) fn tensor(&self, memories: &Memories) -> Result<Tensor> {
+    /// Returns it as a value, if it isn't a tensor.
+    pub(super) fn other(&self) -> Option<Value> {
         match self {
-            Argument::Tensor(operand) => operand.tensor(memories),
-            other => other.value(memories)?.into_tensor(),
+            Argument::Tensor(_) => None,
+            // Tiles have no operations of tensors in lists.
+            Argument::List(items) => {
+                items.iter().map(Argument::other).collect::<Option<_>>().map(Value::List)
+            }
+            Argument::Value(value) => Some(value.clone()),
         }
     }
 

@@ -1,0 +1,175 @@
+//! Calls whose results were inferred before.
+//!
+//! A kernel at Deferred keeps what was decided on the calls that it recorded, each under all that
+//! inference may read of its arguments. Entries are compared in full and dropped with the kernel.
+
+use std::sync::{Arc, Mutex};
+
+use keyfold_core::{Complex, Device};
+use keyfold_dispatch::{CallContext, DispatchKeySet};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+use smallvec::SmallVec;
+
+use super::decide::{Evaluated, Form};
+use super::operation::Structure;
+
+/// What is inferred of a call that can wait; the same for all calls of its form.
+#[derive(Debug)]
+pub(super) struct CallForm {
+    /// The results, contiguous and in new memory; `None` for one that the call doesn't want. Empty if
+    /// it writes in place.
+    pub(super) forms: Vec<Option<Form>>,
+    pub(super) structure: Structure,
+    /// The arguments that it writes in place.
+    pub(super) written: SmallVec<[usize; 1]>,
+    /// The device of the results.
+    pub(super) device: Device,
+    /// The expression that its one result is made of, if it is.
+    pub(super) evaluates: Option<Box<Evaluated>>,
+    /// Whether it draws random numbers, and so keeps its place among those that do.
+    pub(super) is_random: bool,
+}
+
+impl CallForm {
+    /// Returns the leading dimensions along which it computes each index by itself: [`Form::rows`].
+    pub(super) fn rows(&self) -> usize {
+        self.forms.iter().flatten().map(|form| form.rows).min().unwrap_or(0)
+    }
+
+    /// Returns whether it is left out if nobody holds a result.
+    pub(super) fn is_pure(&self) -> bool {
+        !self.is_random && self.written.is_empty()
+    }
+}
+
+/// The number of entries of a kernel. A hash of the key chooses one.
+const ENTRIES: usize = 64;
+
+/// The most numbers of a key that is kept, and the most tensors among the arguments.
+const WORDS: usize = 48;
+const TENSORS: usize = 8;
+
+/// All that inference may read of a call, as numbers: equal keys mean equal results.
+pub(super) struct Key {
+    words: [u64; WORDS],
+    len: usize,
+    hash: u64,
+    /// The addresses of the tensors among the arguments: an expression may read one twice.
+    tensors: [usize; TENSORS],
+    count: usize,
+}
+
+type Entry = Option<(Box<[u64]>, Arc<CallForm>)>;
+
+/// The forms of a kernel's calls, allocated at the first.
+#[derive(Default)]
+pub(super) struct KnownForms(Mutex<Vec<Entry>>);
+
+impl KnownForms {
+    /// Returns the form of calls with this key. While another thread looks, none is known.
+    pub(super) fn find(&self, key: &Key) -> Option<Arc<CallForm>> {
+        let entries = self.0.try_lock().ok()?;
+        let (known, form) = entries.get(key.entry())?.as_ref()?;
+        (**known == *key.words()).then(|| Arc::clone(form))
+    }
+
+    /// Keeps the form of calls with this key, in place of that which had the entry.
+    pub(super) fn keep(&self, key: &Key, form: &Arc<CallForm>) {
+        let mut entry = Some((Box::from(key.words()), Arc::clone(form)));
+        if let Ok(mut entries) = self.0.try_lock() {
+            entries.resize_with(ENTRIES, || None);
+            std::mem::swap(&mut entries[key.entry()], &mut entry);
+        }
+        // What is left is dropped without the lock.
+    }
+}
+
+impl Key {
+    /// Returns the key of a call; `None` if its arguments are too many, or can't be compared.
+    #[inline]
+    pub(super) fn of(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Option<Key> {
+        let mut key = Key { words: [0; WORDS], len: 0, hash: 0, tensors: [0; TENSORS], count: 0 };
+        key.push(std::ptr::from_ref(context.operator()).addr() as u64);
+        key.push((context.keyset() & DispatchKeySet::BACKENDS).bits());
+        let fits = args.iter().all(|arg| key.add(*arg)) && key.len <= WORDS;
+        fits.then_some(key)
+    }
+
+    fn words(&self) -> &[u64] {
+        &self.words[..self.len]
+    }
+
+    fn entry(&self) -> usize {
+        // The upper bits of the products depend on all words.
+        (self.hash >> 32) as usize % ENTRIES
+    }
+
+    /// Adds a number, or only counts it if there is no room.
+    #[inline(always)]
+    fn push(&mut self, word: u64) {
+        if let Some(place) = self.words.get_mut(self.len) {
+            *place = word;
+        }
+        self.len += 1;
+        // As in rustc-hash.
+        self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    /// Adds an argument: its kind, from which follows how many numbers there are of it. Returns false
+    /// for one that can't be compared.
+    fn add(&mut self, arg: ValueRef<'_>) -> bool {
+        match arg {
+            ValueRef::Tensor(tensor) => return self.add_tensor(tensor),
+            // A registered class may have rules of its own.
+            ValueRef::Foreign(object) => {
+                return !object.is_of_registered_class()
+                    && object.tensor().is_ok_and(|tensor| self.add_tensor(tensor));
+            }
+            ValueRef::None => self.push(0),
+            ValueRef::Bool(flag) => self.push(1 | u64::from(flag) << 8),
+            ValueRef::Int(number) => self.add_number(2, number as u64),
+            ValueRef::UInt(number) => self.add_number(3, number),
+            ValueRef::Float(number) => self.add_number(4, number.to_bits()),
+            ValueRef::Complex(Complex { re, im }) => {
+                self.add_number(5, re.to_bits());
+                self.push(im.to_bits());
+            }
+            ValueRef::DType(dtype) => self.push(6 | (dtype as u64) << 8),
+            ValueRef::Device(device) => self.push(7 | number_of(device) << 8),
+            ValueRef::Str(text) => {
+                self.add_number(8, text.len() as u64);
+                text.bytes().for_each(|byte| self.push(u64::from(byte)));
+            }
+            list => {
+                self.add_number(9, list.list_len().unwrap_or(0) as u64);
+                return list.items().all(|item| self.len <= WORDS && self.add(item));
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn add_number(&mut self, kind: u64, number: u64) {
+        self.push(kind);
+        self.push(number);
+    }
+
+    fn add_tensor(&mut self, tensor: &Tensor) -> bool {
+        let address = std::ptr::from_ref(tensor).addr();
+        let known = &self.tensors[..self.count];
+        let same = known.iter().position(|known| *known == address).unwrap_or(self.count);
+        let Some(place) = self.tensors.get_mut(self.count) else { return false };
+        *place = address;
+        self.count += 1;
+        let (dtype, rank) = (tensor.dtype() as u64, tensor.ndim() as u64);
+        let device = number_of(tensor.device());
+        self.push(10 | dtype << 8 | rank << 16 | (same as u64) << 24 | device << 32);
+        tensor.shape().iter().for_each(|size| self.push(*size as u64));
+        tensor.strides().iter().for_each(|stride| self.push(*stride as u64));
+        true
+    }
+}
+
+fn number_of(device: Device) -> u64 {
+    u64::from(device.kind().index()) << 8 | u64::from(device.index())
+}
