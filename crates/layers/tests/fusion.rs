@@ -75,7 +75,9 @@ fn the_same_program_is_planned_once() {
 
 /// Two operations of equal forms, which differ in the tensors that they share, in their numbers, or in
 /// what is held afterwards.
-const ALIKE: [fn(&Tensor, &Tensor) -> Result<Vec<Tensor>>; 9] = [
+type TwoInputs = fn(&Tensor, &Tensor) -> Result<Vec<Tensor>>;
+
+const ALIKE: [TwoInputs; 9] = [
     |x, y| Ok(vec![aten::add(&aten::mul(x, y)?, x)?]),
     |x, _| Ok(vec![aten::add(&aten::mul(x, x)?, x)?]),
     |x, y| Ok(vec![aten::add(&aten::mul(x, x)?, y)?]),

@@ -209,6 +209,7 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
         Returns:
             `recorded`: operations; `ran`: those that ran, failed ones included; `at_once`: calls
             that couldn't be deferred; `dead`: operations left out, since nobody held their results;
+            `merged`: those of them whose results equal calls before had, which were read instead;
             `failed`; `skipped`: those that depended on a failed one; `flushes`: how often something
             waiting was run; `groups`: groups of operations that were computed together; `fused`:
             the operations in them; `planned`: flushes whose groups were chosen and compiled, since

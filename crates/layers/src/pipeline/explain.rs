@@ -91,6 +91,14 @@ impl Session {
 
     /// Returns what waits and what would become of it, without running anything.
     pub fn explain(&self) -> Explanation {
+        // What a flush would do first.
+        let (merged, old) = {
+            let mut state = self.lock();
+            let (merged, old) = state.merge_equal_calls();
+            state.statistics.merged += merged as u64;
+            (merged, old)
+        };
+        drop((merged, old));
         let producers = self.producers();
         let (operations, at_once, bytes, statistics) = {
             let state = self.lock();

@@ -49,6 +49,7 @@ mod random;
 mod record;
 mod recording;
 mod run;
+mod same;
 mod session;
 mod timer;
 mod waiting;

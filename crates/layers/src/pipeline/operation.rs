@@ -104,11 +104,15 @@ impl Operation {
 
     /// Runs the operation and stages its results.
     pub(super) fn run(&self) -> Result<(), Stopped> {
-        let ready = {
+        let args = {
             let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
             self.check_versions(&args).map_err(Stopped::Itself)?;
-            args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?
+            args.clone()
         };
+        // Without the lock, since a tensor of another session is waited for.
+        let ready = args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?;
+        // The recorded arguments may be what keeps the memory shared.
+        drop(args);
         let result = self.call(&ready).map_err(Stopped::Itself)?;
         self.deliver(result).map_err(Stopped::Itself)
     }

@@ -127,14 +127,18 @@ impl Session {
             return Err(self.refuse(recording::READS));
         }
         let _turn = self.take_turn()?;
-        let chosen = {
+        let (chosen, old) = {
             let mut state = self.lock();
+            let (merged, old) = state.merge_equal_calls();
+            state.statistics.merged += merged as u64;
             let chosen = choose(&mut state);
             if !chosen.is_empty() {
                 state.statistics.flushes += 1;
             }
-            chosen
+            (chosen, old)
         };
+        // Without the lock: one of them may be the last reference to a large graph.
+        drop(old);
         let operations = self.without_dead(&chosen);
         let mut looked = Instant::now();
         let mut look = || -> Result<()> {

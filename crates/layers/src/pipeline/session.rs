@@ -74,6 +74,9 @@ pub struct Statistics {
     pub at_once: u64,
     /// Operations left out, since nobody held a result.
     pub dead: u64,
+    /// Operations that computed the same as an earlier one, whose results were read instead; they count
+    /// as [`Statistics::dead`], too.
+    pub merged: u64,
     /// Operations that failed.
     pub failed: u64,
     /// Operations that didn't run, since one before them failed.

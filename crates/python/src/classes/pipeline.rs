@@ -143,6 +143,7 @@ impl PyPipeline {
         dict.set_item("ran", numbers.ran)?;
         dict.set_item("at_once", numbers.at_once)?;
         dict.set_item("dead", numbers.dead)?;
+        dict.set_item("merged", numbers.merged)?;
         dict.set_item("failed", numbers.failed)?;
         dict.set_item("skipped", numbers.skipped)?;
         dict.set_item("flushes", numbers.flushes)?;

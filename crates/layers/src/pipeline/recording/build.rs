@@ -92,7 +92,12 @@ impl Session {
         if let Some(reason) = self.refused() {
             return Err(self.refuse(&reason));
         }
-        let chosen = plan::everything(&self.lock().waiting);
+        let (chosen, old) = {
+            let mut state = self.lock();
+            let (_, old) = state.merge_equal_calls();
+            (plan::everything(&state.waiting), old)
+        };
+        drop(old);
         let operations = self.without_dead(&chosen);
         let planned = fusion::plan(&operations, &FxHashMap::default());
         let plan =

@@ -1,0 +1,192 @@
+//! Calls that compute the same as an earlier one, and whose results nobody holds but waiting
+//! operations: those read the earlier one's results instead, so that the later one is left out as dead.
+
+use std::sync::{Arc, PoisonError};
+
+use keyfold_core::{Result, Shape, Strides};
+use keyfold_dispatch::{DispatchKey, Value as _};
+use keyfold_tensor::{PendingBuffer, Tensor, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::operation::{Operation, for_each_tensor, memory_id};
+use super::session::State;
+
+/// The calls of one form on one first memory.
+type Alike = FxHashMap<(usize, usize), SmallVec<[usize; 1]>>;
+
+/// The memory that is read instead of another one, by the address of that.
+type Instead = FxHashMap<usize, Arc<PendingBuffer>>;
+
+impl State {
+    /// Lets waiting operations read the results of the first of several equal calls. Returns the number of
+    /// calls that nobody reads any more, and what their readers had, to be dropped without the lock.
+    pub(super) fn merge_equal_calls(&mut self) -> (usize, Vec<Value>) {
+        let (mut merged, mut old) = (0, Vec::new());
+        let mut operations: Vec<Arc<Operation>> = self.waiting.iter().cloned().collect();
+        operations.retain(|one| !self.running.contains(&one.index));
+        if !has_alike(&operations) {
+            return (merged, old);
+        }
+        let uses = Uses::of(&self.waiting.iter().cloned().collect::<Vec<_>>());
+        let (mut alike, mut instead) = (Alike::default(), Instead::default());
+        for (at, operation) in operations.iter().enumerate() {
+            replace(operation, &instead, &mut old);
+            if !is_candidate(operation) {
+                continue;
+            }
+            let known = alike.entry(key(operation)).or_default();
+            let first = known.iter().find(|first| are_equal(&operations[**first], operation));
+            let whole = first.and_then(|first| uses.merge(&operations[*first], operation));
+            match whole {
+                Some(whole) => {
+                    instead.extend(whole);
+                    merged += 1;
+                }
+                None => known.push(at),
+            }
+        }
+        if merged > 0 {
+            // They read other memory than was noted.
+            self.readers.clear();
+            self.noted = 0;
+        }
+        (merged, old)
+    }
+}
+
+/// Returns whether two operations are of one form, and read one memory first: most flushes have none.
+fn has_alike(operations: &[Arc<Operation>]) -> bool {
+    let mut seen = FxHashSet::default();
+    seen.reserve(operations.len());
+    operations.iter().any(|one| is_candidate(one) && !seen.insert(key(one)))
+}
+
+/// Returns whether a call has results alone, which depend on its arguments alone.
+fn is_candidate(operation: &Operation) -> bool {
+    operation.is_pure() && !operation.results.is_empty()
+}
+
+/// Returns the form of a call, whose operator and numbers it has, and the first memory that it reads.
+fn key(operation: &Operation) -> (usize, usize) {
+    let mut first = None;
+    each_tensor(operation, &mut |tensor| {
+        first.get_or_insert(memory_id(tensor));
+    });
+    (Arc::as_ptr(&operation.form).addr(), first.unwrap_or(0))
+}
+
+fn each_tensor(operation: &Operation, f: &mut impl FnMut(&Tensor)) {
+    let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+    args.iter().for_each(|arg| for_each_tensor(arg.as_ref(), &mut |tensor| f(tensor)));
+}
+
+/// Returns whether two calls of one form are of the same elements, in the same context.
+fn are_equal(a: &Operation, b: &Operation) -> bool {
+    let places = |operation: &Operation| {
+        let mut places: SmallVec<[(usize, usize); 4]> = SmallVec::new();
+        each_tensor(operation, &mut |tensor| places.push((memory_id(tensor), tensor.offset())));
+        places
+    };
+    Arc::ptr_eq(&a.operator, &b.operator)
+        && a.keyset == b.keyset
+        && Arc::ptr_eq(&a.context, &b.context)
+        && a.stream == b.stream
+        && a.versions == b.versions
+        && places(a) == places(b)
+}
+
+/// How waiting operations use memory.
+#[derive(Default)]
+struct Uses {
+    /// The tensors among their arguments, by the pending memory's address.
+    references: FxHashMap<usize, usize>,
+    /// The memory that they write in place.
+    written: FxHashSet<usize>,
+}
+
+impl Uses {
+    fn of(operations: &[Arc<Operation>]) -> Uses {
+        let mut uses = Uses::default();
+        for operation in operations {
+            operation.each_pending(&mut |memory| *uses.references.entry(memory).or_default() += 1);
+            let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+            for at in &operation.written {
+                if let Some(Value::Tensor(tensor)) = args.get(*at) {
+                    uses.written.insert(memory_id(tensor));
+                }
+            }
+        }
+        uses
+    }
+
+    /// Returns the memory that readers of `operation` read instead; `None` if somebody else holds a result,
+    /// or if memory of the two is written in place.
+    fn merge(&self, first: &Operation, operation: &Operation) -> Option<Instead> {
+        let mut is_written = false;
+        each_tensor(first, &mut |tensor| is_written |= self.written.contains(&memory_id(tensor)));
+        if is_written {
+            return None;
+        }
+        let mut instead = Instead::default();
+        for (own, other) in operation.results.iter().zip(&first.results) {
+            let (Some(own), Some(other)) = (own, other) else { continue };
+            let address = own.memory.as_ptr().addr();
+            let references = self.references.get(&address).copied().unwrap_or(0);
+            let places = [address, other.memory.as_ptr().addr()];
+            if own.memory.strong_count() > references
+                || own.bytes() == 0
+                || places.iter().any(|place| self.written.contains(place))
+            {
+                return None;
+            }
+            instead.insert(address, other.memory.upgrade()?);
+        }
+        Some(instead)
+    }
+}
+
+/// Replaces the tensors of an operation's arguments that are over other memory now; adds the old
+/// arguments to `old`.
+fn replace(operation: &Operation, instead: &Instead, old: &mut Vec<Value>) {
+    if instead.is_empty() {
+        return;
+    }
+    let mut args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+    for arg in args.iter_mut() {
+        // A view of pending memory, which has no reason to fail, stays as it was if it does.
+        if let Ok(Some(replaced)) = replaced(arg, instead) {
+            old.push(std::mem::replace(arg, replaced));
+        }
+    }
+}
+
+/// Returns an argument over other memory; `None` if nothing of it is.
+fn replaced(arg: &Value, instead: &FxHashMap<usize, Arc<PendingBuffer>>) -> Result<Option<Value>> {
+    match arg {
+        Value::Tensor(tensor) => {
+            let address = tensor.pending_buffer().map(|memory| std::ptr::from_ref(memory).addr());
+            let Some(memory) = address.and_then(|address| instead.get(&address)) else {
+                return Ok(None);
+            };
+            let (none, dtype) = ((Shape::default(), Strides::default()), tensor.dtype());
+            let whole = Tensor::pending(Arc::clone(memory), none.0, none.1, dtype)?;
+            let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
+            let view = Tensor::from_parts(whole.into_buffer(), shape, strides, tensor.offset())?;
+            view.insert_key(DispatchKey::Deferred)?;
+            let view = if tensor.is_writable() { view } else { view.into_read_only() };
+            Ok(Some(Value::Tensor(view)))
+        }
+        Value::List(items) => {
+            let mut changed = false;
+            let mut all = Vec::with_capacity(items.len());
+            for item in items {
+                let item_replaced = replaced(item, instead)?;
+                changed |= item_replaced.is_some();
+                all.push(item_replaced.unwrap_or_else(|| item.clone()));
+            }
+            Ok(changed.then_some(Value::List(all)))
+        }
+        _ => Ok(None),
+    }
+}
