@@ -3,7 +3,7 @@
 use std::ops::{Add, Mul};
 
 use crate::bits::Bits;
-use keyfold_core::{Complex, Element, bf16, f16};
+use keyfold_core::{Complex, bf16, f16};
 
 /// Numbers that are added and multiplied.
 ///
@@ -83,7 +83,10 @@ impl Number for bool {
 }
 
 /// An element type as bits of its size, so that one kernel moves all element types of that size.
-pub(crate) trait HasBits: Element {
+///
+/// # Safety
+/// `Bits` has the size and the alignment of the type.
+pub(crate) unsafe trait HasBits: Copy + 'static {
     type Bits: Bits;
 }
 
@@ -96,7 +99,8 @@ pub(crate) trait HasNumber: HasBits {
 macro_rules! elements {
     // A macro, since the fifteen types share nothing that a function could compute.
     ($($type:ty: $bits:ty $(, $number:ty)?;)*) => {$(
-        impl HasBits for $type {
+        // SAFETY: size and alignment are those of the bits beside it.
+        unsafe impl HasBits for $type {
             type Bits = $bits;
         }
         $(impl HasNumber for $type {

@@ -68,7 +68,7 @@ impl<T: Real> Matrices<Input<T>> {
     ) -> Rows<T> {
         let offset = self.offset(batch, first);
         let dense = self.steps.1 == 1 || self.columns <= 1;
-        if self.memory.direct && dense && width <= self.columns {
+        if self.memory.direct() && dense && width <= self.columns {
             return Rows { first: self.memory.at(offset).cast(), step: self.steps.0 };
         }
         let width = width.max(self.columns);

@@ -21,7 +21,7 @@ use self::tile::Mask;
 use crate::HostBackend;
 use crate::kernel::{SeveralKernel, offer_several};
 use crate::reduce::blocks::{Input, Sink};
-use crate::reduce::convert::{BoolByte, ReductionTypes, To};
+use crate::reduce::convert::{ReductionTypes, To};
 use crate::reduce::{base, out_base};
 
 const FORWARD: &Operation = &Operation::new("forward");
@@ -52,7 +52,6 @@ impl Kernels<AttentionParams> for HostBackend {
 }
 
 type Elem<C> = <C as HasDtype>::Element;
-type Stored<C> = <Elem<C> as ReductionTypes>::Stored;
 /// The type that a dtype is computed in.
 type Computed<C> = <Elem<C> as ReductionTypes>::Sum;
 
@@ -63,18 +62,16 @@ struct ByTiles;
 impl<C> Body<C, Kernel> for ByTiles
 where
     C: HasDtype<Element: ReductionTypes>,
-    Stored<C>: To<Computed<C>>,
     Computed<C>: Real + To<Elem<C>> + To<Computed<C>> + ReductionTypes<Stored = Computed<C>>,
-    BoolByte: To<Computed<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         SeveralKernel::new(|params, inputs, outputs| {
             let memory = Memory {
-                input: |x| Ok(Input::plain::<Stored<C>>(base::<Elem<C>>(x)?)),
+                input: |x| Ok(Input::converted::<Elem<C>>(base::<Elem<C>>(x)?)),
                 output: |x| Ok(Sink::of::<Elem<C>>(out_base(x)?)),
-                logarithms: |x| Ok(Input::plain::<Computed<C>>(base::<Computed<C>>(x)?)),
+                logarithms: |x| Ok(Input::plain(base::<Computed<C>>(x)?)),
                 logarithms_out: |x| Ok(Sink::of::<Computed<C>>(out_base(x)?)),
-                bools: |x| Ok(Input::plain::<BoolByte>(base::<bool>(x)?)),
+                bools: |x| Ok(Input::converted::<bool>(base::<bool>(x)?)),
             };
             run::<Computed<C>>(params, inputs, outputs, &memory)
         })

@@ -57,8 +57,8 @@ impl Source {
     /// If the host can't access the memory.
     pub(super) fn new(x: &Tensor) -> Result<Source> {
         let input = match x.dtype() {
-            DType::F32 => Input::plain::<f32>(base::<f32>(x)?),
-            _ => Input::plain::<f64>(base::<f64>(x)?),
+            DType::F32 => Input::converted::<f32>(base::<f32>(x)?),
+            _ => Input::plain(base::<f64>(x)?),
         };
         Ok(Source { input, layout: Layout::new(x, 2)? })
     }

@@ -10,7 +10,7 @@ use std::any::TypeId;
 use std::sync::LazyLock;
 
 use keyfold_backend::{Execute, Kernels, Offer, Operation, PoolParams};
-use keyfold_core::{DType, Result};
+use keyfold_core::{DType, Element, Result};
 use keyfold_kit::axes::{
     BF16, Body, DispatchTable, Dtype, F16, F32, F64, FLOATS, HasDtype, I8, I16, I32, I64, U8, U16,
     U32, U64, one_of,
@@ -86,7 +86,6 @@ fn axes(params: &PoolParams, sizes: [usize; 3], outs: [usize; 3]) -> [Axis; 3] {
 }
 
 type Elem<C> = <C as HasDtype>::Element;
-type Stored<C> = <Elem<C> as ReductionTypes>::Stored;
 /// The type that a dtype is computed in.
 type Computed<C> = <Elem<C> as ReductionTypes>::Sum;
 
@@ -102,11 +101,10 @@ impl<T> Memory<T> {
     fn of<E>() -> Self
     where
         E: ReductionTypes,
-        E::Stored: To<T>,
-        T: To<E> + Copy + 'static,
+        T: Element + To<E>,
     {
         Memory {
-            input: |x| Ok(Input::plain::<E::Stored>(base::<E>(x)?)),
+            input: |x| Ok(Input::converted::<E>(base::<E>(x)?)),
             output: |x| Ok(Sink::of::<E>(out_base(x)?)),
             direct: TypeId::of::<E>() == TypeId::of::<T>(),
         }
@@ -120,12 +118,16 @@ struct Greatest;
 impl<C> Body<C, Kernel> for Greatest
 where
     C: HasDtype<Element: ReductionTypes>,
-    Stored<C>: To<Computed<C>>,
     Computed<C>: Ordered + To<Elem<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         SeveralKernel::new(|params, inputs, outputs| {
-            greatest(params, inputs[0], (outputs[0], outputs[1]), &Memory::of::<Elem<C>>())
+            greatest(
+                params,
+                inputs[0],
+                (outputs[0], outputs[1]),
+                &Memory::<Computed<C>>::of::<Elem<C>>(),
+            )
         })
     }
 }
@@ -155,12 +157,11 @@ struct OfFloats;
 impl<C> Body<C, Kernel> for OfFloats
 where
     C: HasDtype<Element: ReductionTypes>,
-    Stored<C>: To<Computed<C>>,
     Computed<C>: Real + To<Elem<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         SeveralKernel::new(|params, inputs, outputs| {
-            of_floats(params, inputs, outputs[0], &Memory::of::<Elem<C>>())
+            of_floats(params, inputs, outputs[0], &Memory::<Computed<C>>::of::<Elem<C>>())
         })
     }
 }
@@ -180,7 +181,7 @@ fn of_floats<T: Real>(
     let from = Planes::new(inputs[0], dims, (memory.input)(inputs[0])?, memory.direct)?;
     let to = Planes::new(out, dims, (memory.output)(out)?, memory.direct)?;
     if params.op == MAX_BACKWARD {
-        let indices = Input::plain::<i64>(base::<i64>(inputs[1])?);
+        let indices = Input::plain(base::<i64>(inputs[1])?);
         let indices = Planes::new(inputs[1], dims, indices, true)?;
         return MaxBackward { from, indices, to }.run();
     }

@@ -105,7 +105,7 @@ impl<T: Copy + 'static> Planes<Input<T>> {
     /// Returns the address of a row's elements, if they are stored one after another as they are computed.
     #[inline(always)]
     pub(super) fn row_in_place(&self, plane: usize, row: [usize; 2]) -> Option<*const T> {
-        let dense = self.memory.direct && (self.strides[2] == 1 || self.width() == 1);
+        let dense = self.memory.direct() && (self.strides[2] == 1 || self.width() == 1);
         dense.then(|| self.memory.at(self.row(plane, row)).cast())
     }
 

@@ -96,10 +96,10 @@ fn with_views<D>(
     f: impl FnOnce(&[Source<D::Sum>], &[Target<D::Sum>]) -> Result<()>,
 ) -> Result<()>
 where
-    D: ReductionTypes<Stored: To<D::Sum> + Copy, Sum: To<D>>,
+    D: ReductionTypes<Sum: To<D>>,
 {
     let source = |x: &&Tensor| -> Result<Source<D::Sum>> {
-        let input = Input::plain::<D::Stored>(base::<D>(x)?);
+        let input = Input::converted::<D>(base::<D>(x)?);
         let (row_step, step, shape) = steps(x);
         Ok(Source { input, shape, row_step, step })
     };

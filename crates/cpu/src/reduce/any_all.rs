@@ -6,7 +6,7 @@ use keyfold_kit::axes::{Body, Bool, HasDtype, Output};
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
-use super::convert::{Bits, BoolByte, NonZero, ReductionTypes, To};
+use super::convert::{BoolByte, Magnitudes, NonZero, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{AllOrAny, Monoid, Ordered};
 use super::{Kernel, Kernels, base, out_base, run};
@@ -18,14 +18,14 @@ pub(crate) struct AnyAll<const ALL: bool>;
 
 impl<C, const ALL: bool> Body<C, Kernel> for AnyAll<ALL>
 where
-    C: HasDtype<Element: ReductionTypes<Bits: NonZero<Bits: Ordered + To<BoolByte>> + To<Of<C>>>>,
+    C: HasDtype<Element: ReductionTypes<Tested: NonZero<Magnitude: Ordered + To<BoolByte>>>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(launch::<C::Element, Of<C>, ALL>)
     }
 }
 
-type Of<C> = <<C as HasDtype>::Element as ReductionTypes>::Bits;
+type Of<C> = <<C as HasDtype>::Element as ReductionTypes>::Tested;
 
 pub(crate) fn kernels<const ALL: bool>(name: &str) -> Kernels {
     let table = Kernels::builder(name).cover((Output(Bool),), AnyAll::<ALL>);
@@ -39,9 +39,9 @@ fn launch<E, S, const ALL: bool>(
 ) -> Result<()>
 where
     E: Element,
-    S: NonZero<Bits: Ordered + To<BoolByte>> + To<S> + Copy + 'static,
+    S: NonZero<Magnitude: Ordered + To<BoolByte>>,
 {
-    decide::<S, ALL>(params, (inputs[0], Input::plain::<S>(base::<E>(inputs[0])?)), out)
+    decide::<S, ALL>(params, (inputs[0], Input::plain(base::<E>(inputs[0])?)), out)
 }
 
 /// Compiled once for all element types with these bits.
@@ -52,9 +52,13 @@ fn decide<S, const ALL: bool>(
     out: &Tensor,
 ) -> Result<()>
 where
-    S: NonZero<Bits: Ordered + To<BoolByte>> + Copy + 'static,
+    S: NonZero<Magnitude: Ordered + To<BoolByte>>,
 {
-    let ops = ReductionKernels::of::<Bits<S>, AllOrAny<S::Bits, ALL>, AllOrAny<S::Bits, ALL>>();
-    let empty = AllOrAny::<S::Bits, ALL>::IDENTITY;
+    let ops = ReductionKernels::of::<
+        Magnitudes<S>,
+        AllOrAny<S::Magnitude, ALL>,
+        AllOrAny<S::Magnitude, ALL>,
+    >();
+    let empty = AllOrAny::<S::Magnitude, ALL>::IDENTITY;
     run(params, x, (out, Sink::of::<BoolByte>(out_base(out)?)), ops, empty, None)
 }

@@ -1,15 +1,18 @@
 //! Loads and stores of blocks: elements of any dtype and spacing are converted to dense blocks of the
 //! type that a reduction computes in, and its results to elements of the result's dtype.
 
-use std::any::TypeId;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use keyfold_core::Element;
 use keyfold_kit::interpreter::access::prefetch;
+use keyfold_kit::interpreter::conversion::Conversion;
 use keyfold_kit::isa::{self, Isa, Work};
 
 use super::accumulators::PREFETCH_BYTES;
-use super::convert::{Convert, Converted, To};
+use super::convert::To;
 use super::gather::gather;
+use super::kernels::{Erased, erase};
 
 /// The spacing of a block: rows at a distance, of elements at a distance.
 #[derive(Clone, Copy)]
@@ -30,71 +33,11 @@ impl Block {
     }
 }
 
-/// Loads a block: converts its elements and writes them densely to the second pointer.
-///
-/// # Safety
-/// The block's elements are readable, each row's elements are contiguous, and the destination has room
-/// for all.
-pub(crate) type Fill<A> = unsafe fn(*const u8, Block, *mut A);
-
 /// Stores results: converts as many as the second argument says, and writes them at a step.
 ///
 /// # Safety
 /// The results can be read, and their destinations written.
 pub(crate) type Store<A> = unsafe fn(*const A, usize, *mut u8, isize);
-
-struct FillBlock<C: Convert> {
-    from: *const C::From,
-    block: Block,
-    to: *mut C::To,
-}
-
-impl<C: Convert> Work for FillBlock<C> {
-    type Output = ();
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        let FillBlock { mut from, block, mut to } = self;
-        let Block { mut rows, row_step, mut len, ahead, .. } = block;
-        if len as isize == row_step {
-            (rows, len) = (1, rows * len);
-        }
-        for _ in 0..rows {
-            // SAFETY: the contract of `Fill`; pointers are advanced only to the end of the block.
-            unsafe {
-                let mut at = 0;
-                while len - at >= CHUNK {
-                    let from = from.add(at);
-                    for line in (0..CHUNK * size_of::<C::From>()).step_by(64) {
-                        prefetch(from.cast::<u8>().wrapping_offset(ahead + line as isize));
-                    }
-                    convert_run::<C>(from, CHUNK, to.add(at));
-                    at += CHUNK;
-                }
-                convert_run::<C>(from.add(at), len - at, to.add(at));
-            }
-            from = from.wrapping_offset(row_step);
-            to = to.wrapping_add(len);
-        }
-    }
-}
-
-/// Elements that are converted between two prefetches.
-const CHUNK: usize = 64;
-
-/// # Safety
-/// The contract of [`Fill`].
-#[inline(always)]
-unsafe fn convert_run<C: Convert>(from: *const C::From, len: usize, to: *mut C::To) {
-    for i in 0..len {
-        // SAFETY: the caller's promise.
-        unsafe { to.add(i).write(C::one(from.add(i).read())) };
-    }
-}
-
-/// The [`Fill`] of a conversion.
-pub(crate) unsafe fn fill<C: Convert>(from: *const u8, block: Block, to: *mut C::To) {
-    isa::dispatch(FillBlock::<C> { from: from.cast(), block, to });
-}
 
 struct StoreResults<S, D> {
     from: *const S,
@@ -134,25 +77,65 @@ pub(crate) unsafe fn store<S: To<D> + Copy, D>(
 }
 
 /// The elements of a tensor, as numbers of type `A`.
-#[derive(Clone, Copy)]
 pub(crate) struct Input<A> {
     /// The address of the first element.
     pub(crate) base: *const u8,
     /// Bytes per element as stored.
     pub(crate) size: usize,
-    pub(crate) fill: Fill<A>,
-    /// Whether elements are stored as type `A`, so that they can be read in place.
-    pub(crate) direct: bool,
+    /// The conversion of elements that aren't stored as type `A`; others can be read in place.
+    conversion: Option<Conversion>,
+    number: PhantomData<A>,
 }
+
+impl<A> Clone for Input<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Input<A> {}
 
 // SAFETY: it is only read through, and the tensor outlives the reduction.
 unsafe impl<A> Sync for Input<A> {}
 
-impl<A: Copy + 'static> Input<A> {
-    /// The input of elements of type `S`.
-    pub(crate) fn plain<S: To<A> + Copy + 'static>(base: *const u8) -> Self {
-        let direct = TypeId::of::<S>() == TypeId::of::<A>();
-        Input { base, size: size_of::<S>(), fill: fill::<Converted<S, A>>, direct }
+impl<A> Input<A> {
+    /// The input of elements that are stored as type `A`.
+    pub(crate) fn plain(base: *const u8) -> Self {
+        Input { base, size: size_of::<A>(), conversion: None, number: PhantomData }
+    }
+
+    /// The input of elements of type `E`, which are converted unless that is `A`.
+    pub(crate) fn converted<E: Element>(base: *const u8) -> Self
+    where
+        A: Element,
+    {
+        let differs = E::DTYPE != A::DTYPE;
+        let conversion = differs.then(|| Conversion::between(E::DTYPE, A::DTYPE).expect(COVERED));
+        Input { base, size: size_of::<E>(), conversion, number: PhantomData }
+    }
+
+    /// As [`Input::converted`], by way of type `B`, at whose limits a float saturates.
+    pub(crate) fn saturated<E: Element, B: Element>(base: *const u8) -> Self
+    where
+        A: Element,
+    {
+        let conversion = Conversion::by_way_of(B::DTYPE, E::DTYPE, A::DTYPE).expect(COVERED);
+        Input { base, size: size_of::<E>(), conversion: Some(conversion), number: PhantomData }
+    }
+
+    /// Returns the input of the numbers' bits.
+    pub(crate) fn erased(self) -> Input<A::Bits>
+    where
+        A: Erased,
+    {
+        let Input { base, size, conversion, .. } = self;
+        Input { base, size, conversion, number: PhantomData }
+    }
+
+    /// Whether elements are stored as type `A`, so that they can be read in place.
+    #[inline]
+    pub(crate) fn direct(&self) -> bool {
+        self.conversion.is_none()
     }
 
     /// The address of an element.
@@ -161,56 +144,80 @@ impl<A: Copy + 'static> Input<A> {
         self.base.wrapping_offset(offset * self.size as isize)
     }
 
-    /// Loads a block's elements.
+    /// Loads a block's elements, densely.
     ///
     /// # Safety
     /// The elements from that offset on are readable, and the destination has room for them.
     #[inline]
     pub(crate) unsafe fn fill(&self, offset: isize, block: Block, to: *mut A) {
-        let from = self.at(offset);
+        let (from, to) = (self.at(offset), to.cast());
         // SAFETY: the caller's promise.
         unsafe {
-            if block.step == 1 {
-                (self.fill)(from, block, to);
-            } else if self.direct {
-                gather(self.size, from, block, to.cast());
-            } else {
-                self.fill_strided(from, block, to);
+            match &self.conversion {
+                None => gather(self.size, from, block, to),
+                Some(conversion) => {
+                    convert(conversion, (from, self.size), block, (to, size_of::<A>()))
+                }
             }
         }
     }
+}
 
-    /// Loads elements that aren't contiguous: gathers them first, then converts them.
-    ///
-    /// # Safety
-    /// As for [`Input::fill`].
-    unsafe fn fill_strided(&self, from: *const u8, block: Block, mut to: *mut A) {
-        const STAGE_BYTES: usize = 4096;
-        let mut stage = [MaybeUninit::<u128>::uninit(); STAGE_BYTES / size_of::<u128>()];
-        let stage = stage.as_mut_ptr().cast::<u8>();
-        let most = STAGE_BYTES / self.size;
-        let Block { rows, row_step, len, step, ahead } = block;
-        // Several rows at a time, or parts of a row.
-        let (at_once, part) = ((most / len.max(1)).max(1), len.min(most));
-        for row in (0..rows).step_by(at_once) {
-            let rows = at_once.min(rows - row);
-            for start in (0..len).step_by(part.max(1)) {
-                let len = part.min(len - start);
-                let part_block = Block { rows, row_step, len, step, ahead };
-                let offset = row as isize * row_step + start as isize * step;
-                let dense = Block::along(1, 0, rows * len, 1);
-                // SAFETY: the caller's promise; at most as many elements as the stage holds are copied
-                // there.
-                unsafe {
-                    gather(
-                        self.size,
-                        from.wrapping_offset(offset * self.size as isize),
-                        part_block,
-                        stage,
-                    );
-                    (self.fill)(stage, dense, to);
+/// The tables of kernels have no pair of dtypes without a conversion.
+const COVERED: &str = "the dtypes of kernels convert to those that they compute in";
+
+/// Elements that are converted between two prefetches.
+const CHUNK: usize = 256;
+
+/// Rows shorter than this are gathered before they are converted.
+const GATHER_BELOW: usize = 64;
+
+/// Converts a block's elements, of these sizes.
+///
+/// # Safety
+/// As for [`Input::fill`].
+unsafe fn convert(
+    conversion: &Conversion,
+    (from, from_size): (*const u8, usize),
+    block: Block,
+    (to, to_size): (*mut u8, usize),
+) {
+    const STAGE_BYTES: usize = 4096;
+    let Block { mut rows, row_step, mut len, step, ahead } = block;
+    if step == 1 && len as isize == row_step {
+        (rows, len) = (1, rows * len);
+    }
+    if step == 1 && (rows == 1 || len >= GATHER_BELOW) {
+        for row in 0..rows {
+            let from = from.wrapping_offset(row as isize * row_step * from_size as isize);
+            for start in (0..len).step_by(CHUNK) {
+                let count = CHUNK.min(len - start);
+                let from = from.wrapping_add(start * from_size);
+                for line in (0..count * from_size).step_by(64) {
+                    prefetch(from.wrapping_offset(ahead + line as isize));
                 }
-                to = to.wrapping_add(rows * len);
+                // SAFETY: the caller's promise.
+                unsafe { conversion.run(from, count, to.add((row * len + start) * to_size)) };
+            }
+        }
+        return;
+    }
+    let mut stage = [MaybeUninit::<u128>::uninit(); STAGE_BYTES / size_of::<u128>()];
+    let stage = stage.as_mut_ptr().cast::<u8>();
+    let most = STAGE_BYTES / from_size;
+    // Several rows at a time, or parts of a row.
+    let (at_once, part) = ((most / len.max(1)).max(1), len.min(most));
+    for row in (0..rows).step_by(at_once) {
+        let rows = at_once.min(rows - row);
+        for start in (0..len).step_by(part.max(1)) {
+            let len = part.min(len - start);
+            let offset = row as isize * row_step + start as isize * step;
+            let from = from.wrapping_offset(offset * from_size as isize);
+            let done = row * block.len + start;
+            // SAFETY: the caller's promise; at most as many elements as the stage holds are copied there.
+            unsafe {
+                gather(from_size, from, Block { rows, row_step, len, step, ahead }, stage);
+                conversion.run(stage, rows * len, to.add(done * to_size));
             }
         }
     }
@@ -240,6 +247,18 @@ impl<A> Sink<A> {
         A: To<D> + Copy,
     {
         Sink { base, size: size_of::<D>(), store: store::<A, D>, divide: None }
+    }
+
+    /// Returns the destination of the results' bits.
+    pub(crate) fn erased(self) -> Sink<A::Bits>
+    where
+        A: Erased,
+    {
+        let Sink { base, size, store, divide } = self;
+        // SAFETY: the types differ by `Erased` behind pointers.
+        let divide = divide.map(|(divide, by)| (unsafe { erase(divide) }, by));
+        // SAFETY: likewise.
+        Sink { base, size, store: unsafe { erase(store) }, divide }
     }
 
     /// The address of an element.

@@ -5,11 +5,14 @@
 //! block is like incrementing a binary number: bit `i` of the count says whether a sum of `2^i` blocks
 //! is pending.
 
+/// Combines the first number with the second, which comes after it.
+pub(crate) type Join<A> = fn(&mut A, &A);
+
 /// A cascade of blocks that are a single number each.
 pub(crate) struct Cascade<A> {
     waiting: [A; LEVELS],
     count: u64,
-    combine: fn(A, A) -> A,
+    combine: Join<A>,
 }
 
 /// More than the levels of any count that fits in memory.
@@ -17,15 +20,16 @@ const LEVELS: usize = 48;
 
 impl<A: Copy> Cascade<A> {
     #[inline]
-    pub(crate) fn new(identity: A, combine: fn(A, A) -> A) -> Self {
+    pub(crate) fn new(identity: A, combine: Join<A>) -> Self {
         Cascade { waiting: [identity; LEVELS], count: 0, combine }
     }
 
     #[inline]
     pub(crate) fn push(&mut self, mut sum: A) {
         let level = self.count.trailing_ones() as usize;
-        for &partner in &self.waiting[..level] {
-            sum = (self.combine)(partner, sum);
+        for &(mut partner) in &self.waiting[..level] {
+            (self.combine)(&mut partner, &sum);
+            sum = partner;
         }
         self.waiting[level] = sum;
         self.count += 1;
@@ -33,13 +37,16 @@ impl<A: Copy> Cascade<A> {
 
     /// Combines all pending blocks; `None` if there are none.
     pub(crate) fn finish(&self) -> Option<A> {
-        let mut all = None;
-        for (level, &partial) in self.waiting.iter().enumerate() {
+        let mut all: Option<A> = None;
+        for (level, &(mut partial)) in self.waiting.iter().enumerate() {
             if self.count >> level == 0 {
                 break;
             }
             if self.count >> level & 1 == 1 {
-                all = Some(all.map_or(partial, |all| (self.combine)(partial, all)));
+                if let Some(all) = all {
+                    (self.combine)(&mut partial, &all);
+                }
+                all = Some(partial);
             }
         }
         all

@@ -70,7 +70,7 @@ impl<'a> ColumnTiles<'a> {
         let kept = &*job.geometry.kept;
         let (inner, around) = steps(kept);
         let (row, _) = steps(&job.geometry.reduced);
-        let dense = job.input.direct && (inner.x == 1 || inner.size == 1);
+        let dense = job.input.direct() && (inner.x == 1 || inner.size == 1);
         let elements_of = |bytes: usize| (bytes / size_of::<A>()).max(64);
         let mut rows = job.geometry.reduced.clone();
         let mut outer = &kept[..kept.len().saturating_sub(1)];

@@ -5,32 +5,39 @@ use keyfold_core::{Complex, Element, bf16, f16};
 use keyfold_kit::half::Half;
 use keyfold_kit::isa::Isa;
 
+use crate::element::HasBits;
+
 /// A bool as stored: memory of other libraries may have bytes other than 0 and 1, which count as true.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct BoolByte(u8);
 
+// SAFETY: it is a byte.
+unsafe impl HasBits for BoolByte {
+    type Bits = u8;
+}
+
 /// The types that stand for an element type in reductions.
-pub(crate) trait ReductionTypes: Element {
+pub(crate) trait ReductionTypes: Element + HasBits {
     /// The type of the stored bytes.
-    type Stored: Copy + 'static;
+    type Stored: HasBits;
     /// The type in comparisons by order; complex numbers have none.
-    type Number: Copy + 'static;
+    type Number: HasBits;
     /// The type in tests for zero.
-    type Bits: Copy + 'static;
+    type Tested: HasBits;
     /// The type of the sum of a part of a lane, which is exact for integers.
-    type Part: Copy + 'static;
+    type Part: HasBits;
     /// The type of the sum of a lane. Integers are added in 64 bits, which wraps as the narrower type
     /// would after the final conversion.
-    type Sum: Copy + 'static;
+    type Sum: Element + HasBits;
 }
 
 macro_rules! reduced {
-    ($($type:ty: $stored:ty, $number:ty, $bits:ty, $part:ty, $sum:ty;)*) => {$(
+    ($($type:ty: $stored:ty, $number:ty, $tested:ty, $part:ty, $sum:ty;)*) => {$(
         impl ReductionTypes for $type {
             type Stored = $stored;
             type Number = $number;
-            type Bits = $bits;
+            type Tested = $tested;
             type Part = $part;
             type Sum = $sum;
         }
@@ -48,7 +55,8 @@ reduced! {
     i32: i32, i32, u32, i64, i64;
     i64: i64, i64, u64, i64, i64;
     f16: f16, f32, f16, f32, f32;
-    bf16: bf16, f32, bf16, f32, f32;
+    // The bits of both halves are 0 for the same elements.
+    bf16: bf16, f32, f16, f32, f32;
     f32: f32, f32, f32, f32, f32;
     f64: f64, f64, f64, f64, f64;
     Complex<f32>: Complex<f32>, Complex<f32>, Complex<f32>, Complex<f32>, Complex<f32>;
@@ -219,19 +227,18 @@ macro_rules! between_complex {
 }
 between_complex!(f32 => f32, f32 => f64, f64 => f32, f64 => f64);
 
-/// The part of an element that tells whether it is zero: an integer of its size that is 0 exactly for
-/// zeros.
-pub(crate) trait NonZero {
-    type Bits: Copy + 'static;
-    fn bits(self) -> Self::Bits;
+/// An element's magnitude, as an integer that is 0 exactly for zeros.
+pub(crate) trait NonZero: HasBits {
+    type Magnitude: HasBits;
+    fn magnitude(self) -> Self::Magnitude;
 }
 
 macro_rules! nonzero {
-    ($($type:ty, $bits:ty, $x:ident => $expr:expr;)*) => {$(
+    ($($type:ty, $magnitude:ty, $x:ident => $expr:expr;)*) => {$(
         impl NonZero for $type {
-            type Bits = $bits;
+            type Magnitude = $magnitude;
             #[inline(always)]
-            fn bits(self) -> $bits {
+            fn magnitude(self) -> $magnitude {
                 let $x = self;
                 $expr
             }
@@ -297,12 +304,12 @@ impl<A: Copy + 'static> Convert for Unconverted<A> {
     }
 }
 
-pub(crate) struct Bits<S>(std::marker::PhantomData<S>);
-impl<S: NonZero + Copy + 'static> Convert for Bits<S> {
+pub(crate) struct Magnitudes<S>(std::marker::PhantomData<S>);
+impl<S: NonZero> Convert for Magnitudes<S> {
     type From = S;
-    type To = S::Bits;
+    type To = S::Magnitude;
     #[inline(always)]
-    fn one(from: S) -> S::Bits {
-        from.bits()
+    fn one(from: S) -> S::Magnitude {
+        from.magnitude()
     }
 }

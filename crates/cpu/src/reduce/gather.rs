@@ -10,7 +10,10 @@ use super::blocks::Block;
 ///
 /// # Safety
 /// The elements are readable, and the destination has room for them.
-pub(crate) unsafe fn gather(size: usize, from: *const u8, block: Block, to: *mut u8) {
+pub(crate) unsafe fn gather(size: usize, from: *const u8, mut block: Block, to: *mut u8) {
+    if block.step == 1 && block.len as isize == block.row_step {
+        (block.rows, block.len) = (1, block.rows * block.len);
+    }
     match size {
         1 => isa::dispatch(Gather { from, block, to }),
         2 => isa::dispatch(Gather::<u16> { from: from.cast(), block, to: to.cast() }),
@@ -37,6 +40,7 @@ impl<T: Copy> Work for Gather<T> {
             unsafe {
                 // Constant steps are compiled to vector loads.
                 match block.step {
+                    1 => row(from, |i| i, block, to),
                     2 => row(from, |i| i * 2, block, to),
                     3 => row(from, |i| i * 3, block, to),
                     4 => row(from, |i| i * 4, block, to),

@@ -13,6 +13,7 @@ use super::convert::{BoolByte, Convert, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{AllOrAny, Monoid, Ordered};
 use super::{Kernel, Kernels, base, out_base, run};
+use crate::element::HasBits;
 use crate::kernel::{BOOL_AND_INTEGERS, HostKernel};
 
 /// The kernels for each dtype. Integers are finite, so the result for them is a constant.
@@ -32,9 +33,7 @@ type Stored<C> = <<C as HasDtype>::Element as ReductionTypes>::Stored;
 
 impl<C> Body<C, Kernel> for AnyNotFinite
 where
-    C: HasDtype<
-        Element: ReductionTypes<Stored: NotFinite<Flag: Ordered + To<BoolByte>> + To<Stored<C>>>,
-    >,
+    C: HasDtype<Element: ReductionTypes<Stored: NotFinite<Flag: Ordered + To<BoolByte>>>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(launch::<C::Element, Stored<C>>)
@@ -44,9 +43,9 @@ where
 fn launch<E, S>(params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()>
 where
     E: Element,
-    S: NotFinite<Flag: Ordered + To<BoolByte>> + To<S> + Copy + 'static,
+    S: NotFinite<Flag: Ordered + To<BoolByte>>,
 {
-    let x = (inputs[0], Input::plain::<S>(base::<E>(inputs[0])?));
+    let x = (inputs[0], Input::plain(base::<E>(inputs[0])?));
     let ops =
         ReductionKernels::of::<Flags<S>, AllOrAny<S::Flag, false>, AllOrAny<S::Flag, false>>();
     let empty = AllOrAny::<S::Flag, false>::IDENTITY;
@@ -61,9 +60,9 @@ fn none(_: &ReduceParams, _: &[&Tensor], out: &Tensor) -> Result<()> {
 }
 
 /// Floats and complex numbers.
-trait NotFinite {
+trait NotFinite: HasBits {
     /// An integer of the size of a real part.
-    type Flag: Copy + 'static;
+    type Flag: HasBits;
     /// 1 for an infinity or NaN, else 0.
     fn flag(self) -> Self::Flag;
 }
@@ -89,7 +88,11 @@ not_finite! {
     f64, u64, x => x.to_bits(), 0x7ff0_0000_0000_0000;
 }
 
-impl<F: NotFinite<Flag: std::ops::BitOr<Output = F::Flag>>> NotFinite for Complex<F> {
+impl<F> NotFinite for Complex<F>
+where
+    F: NotFinite<Flag: std::ops::BitOr<Output = F::Flag>>,
+    Complex<F>: HasBits,
+{
     type Flag = F::Flag;
     #[inline(always)]
     fn flag(self) -> F::Flag {
@@ -100,7 +103,7 @@ impl<F: NotFinite<Flag: std::ops::BitOr<Output = F::Flag>>> NotFinite for Comple
 /// The flags of elements.
 struct Flags<S>(PhantomData<S>);
 
-impl<S: NotFinite + Copy + 'static> Convert for Flags<S> {
+impl<S: NotFinite> Convert for Flags<S> {
     type From = S;
     type To = S::Flag;
     #[inline(always)]

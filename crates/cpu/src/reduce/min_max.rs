@@ -11,6 +11,7 @@ use super::convert::{Converted, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{Extreme, Ordered};
 use super::{Kernel, Kernels, base, out_base, run};
+use crate::element::HasBits;
 use crate::kernel::HostKernel;
 
 /// The kernels of min and max.
@@ -19,9 +20,7 @@ struct MinMax<const MIN: bool>;
 
 impl<C, const MIN: bool> Body<C, Kernel> for MinMax<MIN>
 where
-    C: HasDtype<
-        Element: ReductionTypes<Number: Ordered + To<C::Element>> + To<Number<C>> + To<C::Element>,
-    >,
+    C: HasDtype<Element: ReductionTypes<Number: Ordered + To<C::Element>> + To<Number<C>>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(launch::<C::Element, Number<C>, MIN>)
@@ -45,11 +44,11 @@ fn launch<S, T, const MIN: bool>(
     out: &Tensor,
 ) -> Result<()>
 where
-    S: ReductionTypes + To<T> + To<S>,
-    T: Ordered + To<S>,
+    S: ReductionTypes + To<T>,
+    T: Ordered + HasBits + To<S>,
 {
     let x = inputs[0];
     let ops = ReductionKernels::of::<Converted<S, T>, Extreme<T, MIN>, Extreme<T, MIN>>();
-    let (input, sink) = (Input::<S>::plain::<S>(base::<S>(x)?), Sink::<T>::of::<S>(out_base(out)?));
+    let (input, sink) = (Input::<S>::plain(base::<S>(x)?), Sink::<T>::of::<S>(out_base(out)?));
     run(params, (x, input), (out, sink), ops, T::LOWEST, None)
 }

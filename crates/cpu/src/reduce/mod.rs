@@ -38,7 +38,7 @@ use keyfold_tensor::Tensor;
 use self::blocks::{Divide, Input, Sink};
 use self::columns::Columns;
 use self::geometry::Reduction;
-use self::kernels::ReductionKernels;
+use self::kernels::{Erased, ReductionKernels, erase};
 use crate::HostBackend;
 use crate::kernel::{Group, HostKernel, Table};
 
@@ -103,9 +103,30 @@ impl Rows for HostBackend {
 }
 
 /// Reduces lanes of elements of type `S`. `empty` is the result of a lane without elements, and `divide`
-/// divides results by the number of elements. Compiled once for all kernels of these types.
+/// divides results by the number of elements.
+fn run<S: Erased, R: Erased>(
+    params: &ReduceParams,
+    (x, input): (&Tensor, Input<S>),
+    (out, sink): (&Tensor, Sink<R>),
+    ops: ReductionKernels<S, R>,
+    empty: R,
+    divide: Option<Divide<R>>,
+) -> Result<()> {
+    // SAFETY: the types differ by `Erased` behind pointers.
+    let divide = divide.map(|divide| unsafe { erase(divide) });
+    run_erased(
+        params,
+        (x, input.erased()),
+        (out, sink.erased()),
+        ops.erased(),
+        empty.bits(),
+        divide,
+    )
+}
+
+/// As [`run`], compiled once for all element and result types of the same sizes.
 #[inline(never)]
-fn run<S, R>(
+fn run_erased<S, R>(
     params: &ReduceParams,
     (x, mut input): (&Tensor, Input<S>),
     (out, mut sink): (&Tensor, Sink<R>),

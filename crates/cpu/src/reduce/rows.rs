@@ -64,12 +64,13 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                 let (lane, start) = (task / parts, task % parts * PART);
                 let mut x = 0;
                 runs(&self.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
-                let result = self.part_of_lane(x, start..len.min(start + PART), &mut stage);
-                if lanes == 1 && (self.loops.is_absorbing)(result) {
+                let mut result = self.part_of_lane(x, start..len.min(start + PART), &mut stage);
+                if lanes == 1 && (self.loops.is_absorbing)(&result) {
                     last.fetch_min(task, Ordering::Relaxed);
                 }
+                (self.loops.add_offset)(&mut result, start);
                 // SAFETY: each task writes to its own element.
-                unsafe { shared.write(task, (self.loops.add_offset)(result, start)) };
+                unsafe { shared.write(task, result) };
             }
             Ok(())
         })?;
@@ -92,7 +93,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
         let (kept, _) = steps(&self.geometry.kept);
         let (inner, _) = steps(&self.geometry.reduced);
         let simple = self.geometry.reduced.len() == 1;
-        let in_place = simple && self.input.direct && inner.x == 1;
+        let in_place = simple && self.input.direct() && inner.x == 1;
         let mut results = [self.loops.empty; RESULTS];
         let mut stage = new_stage();
         runs(&self.geometry.kept, some, 1, |run| {
@@ -125,7 +126,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
     /// Reduces a range of the elements of the lane that begins at `x`.
     fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<S>) -> R {
         let (inner, around) = steps(&self.geometry.reduced);
-        let direct = self.input.direct && inner.x == 1;
+        let direct = self.input.direct() && inner.x == 1;
         let LaneKernels { empty, join, add_offset, is_absorbing, has_absorbing, .. } = *self.loops;
         let mut all = Cascade::new(empty, join);
         let (mut place, mut decided) = (0, None);
@@ -139,10 +140,10 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                 // SAFETY: the traversal stays inside the tensor, whose elements are of this type.
                 unsafe { (self.loops.lanes)(from, around.x, run.len, found) };
                 for found in found {
-                    let found = add_offset(*found, place);
-                    all.push(found);
+                    add_offset(found, place);
+                    all.push(*found);
                     place += run.len;
-                    decided = decided.or(is_absorbing(found).then_some(found));
+                    decided = decided.or(is_absorbing(found).then_some(*found));
                 }
                 return;
             }
@@ -170,10 +171,11 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                             self.reduce_staged(at, block, count, &mut found, stage);
                         }
                     }
-                    let found = add_offset(found[0], place + done);
+                    let [mut found] = found;
+                    add_offset(&mut found, place + done);
                     all.push(found);
                     done += count;
-                    decided = is_absorbing(found).then_some(found);
+                    decided = is_absorbing(&found).then_some(found);
                 }
                 place += len;
             }

@@ -2,8 +2,6 @@
 //!
 //! Floats are added pairwise; see [`super::cascade`].
 
-use std::marker::PhantomData;
-
 use keyfold_backend::{Operation, ReduceParams};
 use keyfold_core::Result;
 use keyfold_kit::axes::{
@@ -12,11 +10,12 @@ use keyfold_kit::axes::{
 };
 use keyfold_tensor::Tensor;
 
-use super::blocks::{Divide, Input, Sink, fill};
-use super::convert::{Convert, Converted, ReductionTypes, To};
+use super::blocks::{Divide, Input, Sink};
+use super::convert::{Converted, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{Addend, Sum};
 use super::{Kernel, Kernels, base, out_base, run};
+use crate::element::HasBits;
 use crate::kernel::HostKernel;
 
 const MEAN: &Operation = &Operation::new("mean");
@@ -52,13 +51,13 @@ struct InRegisters;
 impl<C> Body<C, Kernel> for InRegisters
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
-    Stored<C>: To<Stored<C>> + To<Part<C>>,
+    Stored<C>: To<Part<C>>,
     Part<C>: Addend + To<SumType<C>>,
     SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
-            let input = Input::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
+            let input = Input::plain(base::<Elem<C>>(inputs[0])?);
             let ops = ReductionKernels::of::<
                 Converted<Stored<C>, Part<C>>,
                 Sum<Part<C>>,
@@ -76,12 +75,11 @@ struct ByBlocks;
 impl<C> Body<C, Kernel> for ByBlocks
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
-    Stored<C>: To<SumType<C>>,
     SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
-            let input = Input::<SumType<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
+            let input = Input::converted::<Elem<C>>(base::<Elem<C>>(inputs[0])?);
             by_blocks::<Out<C>>(params, (inputs[0], input), out)
         })
     }
@@ -94,15 +92,11 @@ struct SaturatingFloats;
 impl<C> Body<C, Kernel> for SaturatingFloats
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
-    Stored<C>: To<Part<C>> + To<SumType<C>>,
-    Part<C>: To<Out<C>>,
-    Out<C>: To<SumType<C>>,
     SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
-            let mut input = Input::<SumType<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
-            input.fill = fill::<ConvertThrough<Stored<C>, Part<C>, Out<C>, SumType<C>>>;
+            let input = Input::saturated::<Elem<C>, Out<C>>(base::<Elem<C>>(inputs[0])?);
             by_blocks::<Out<C>>(params, (inputs[0], input), out)
         })
     }
@@ -125,29 +119,11 @@ fn launch<S, D>(
     ops: ReductionKernels<S, D::Sum>,
 ) -> Result<()>
 where
-    S: Copy + 'static,
+    S: HasBits,
     D: ReductionTypes<Sum: Addend + To<D>>,
 {
     // The mean of no elements is 0 / 0, which is NaN, as in NumPy.
     let divide: Option<Divide<_>> = (params.op == MEAN).then_some(D::Sum::divide);
     let sink = Sink::of::<D>(out_base(out)?);
     run(params, (x, input), (out, sink), ops, D::Sum::ZERO, divide)
-}
-
-/// A conversion from `S` to `A` through two other types.
-pub(crate) struct ConvertThrough<S, B, D, A>(PhantomData<(S, B, D, A)>);
-
-impl<S, B, D, A> Convert for ConvertThrough<S, B, D, A>
-where
-    S: To<B> + Copy + 'static,
-    B: To<D> + 'static,
-    D: To<A> + 'static,
-    A: Copy + 'static,
-{
-    type From = S;
-    type To = A;
-    #[inline(always)]
-    fn one(from: S) -> A {
-        To::<A>::convert(To::<D>::convert(To::<B>::convert(from)))
-    }
 }

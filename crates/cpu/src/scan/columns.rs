@@ -51,7 +51,7 @@ struct Tile<'a, M: Combine> {
 impl<'a, M: Combine> Tile<'a, M> {
     fn new(job: &'a Job<'a, M::Number>) -> Self {
         let (inner, _) = steps(&job.geometry.kept);
-        let reads = job.input.direct && inner.x == 1;
+        let reads = job.input.direct() && inner.x == 1;
         let writes = job.to.direct && inner.out == 1;
         let from = new_stage(if reads { 0 } else { STAGED });
         let to = new_stage(if writes { 0 } else { STAGED });

@@ -70,7 +70,7 @@ impl<'a, A: Copy + Send + Sync + 'static> Lanes<'a, A> {
     fn new(job: &'a Job<'a, A>) -> Self {
         let ((next, _), (along, _)) = (steps(&job.geometry.kept), steps(&job.geometry.reduced));
         let len = job.geometry.len();
-        let reads = job.input.direct && (along.x == 1 || len == 1);
+        let reads = job.input.direct() && (along.x == 1 || len == 1);
         let writes = job.to.direct && (along.out == 1 || len == 1);
         Lanes { job, along, next, len, reads, writes }
     }

@@ -23,11 +23,10 @@ use keyfold_tensor::Tensor;
 use self::combine::{Combine, Factor, Products, Sums};
 use crate::HostBackend;
 use crate::kernel::{Group, HostKernel, Table};
-use crate::reduce::blocks::{Input, Sink, fill};
+use crate::reduce::blocks::{Input, Sink};
 use crate::reduce::convert::{ReductionTypes, To};
 use crate::reduce::geometry::{Dim, Geometry};
 use crate::reduce::monoid::Addend;
-use crate::reduce::sum::ConvertThrough;
 use crate::reduce::{base, out_base};
 
 impl Scan for HostBackend {
@@ -62,8 +61,6 @@ fn kernels(name: &str) -> Kernels {
 }
 
 type Elem<C> = <C as HasDtype>::Element;
-type Stored<C> = <Elem<C> as ReductionTypes>::Stored;
-type Part<C> = <Elem<C> as ReductionTypes>::Part;
 type Out<C> = <C as HasOutput>::Output;
 type SumType<C> = <Out<C> as ReductionTypes>::Sum;
 
@@ -74,12 +71,11 @@ struct Converting;
 impl<C> Body<C, Kernel> for Converting
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
-    Stored<C>: To<SumType<C>>,
     SumType<C>: Addend + Factor + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
-            let input = Input::<SumType<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
+            let input = Input::converted::<Elem<C>>(base::<Elem<C>>(inputs[0])?);
             scan::<Out<C>>(params, (inputs[0], input), out)
         })
     }
@@ -92,15 +88,11 @@ struct SaturatingFloats;
 impl<C> Body<C, Kernel> for SaturatingFloats
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
-    Stored<C>: To<Part<C>> + To<SumType<C>>,
-    Part<C>: To<Out<C>>,
-    Out<C>: To<SumType<C>>,
     SumType<C>: Addend + Factor + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
-            let mut input = Input::<SumType<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
-            input.fill = fill::<ConvertThrough<Stored<C>, Part<C>, Out<C>, SumType<C>>>;
+            let input = Input::saturated::<Elem<C>, Out<C>>(base::<Elem<C>>(inputs[0])?);
             scan::<Out<C>>(params, (inputs[0], input), out)
         })
     }

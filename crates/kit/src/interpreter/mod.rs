@@ -39,6 +39,7 @@ pub mod access;
 mod binary;
 mod cast;
 mod compile;
+pub mod conversion;
 mod convert;
 mod floor_division;
 mod fusion;

@@ -35,8 +35,8 @@ pub(super) struct Columns<'a, S, T> {
 /// Those of [`for_parts`](crate::reduce::parallel::for_parts).
 pub(super) fn search_columns<S, T>(job: &Columns<'_, S, T>) -> Result<()>
 where
-    S: To<T> + Copy + 'static,
-    T: Ordered,
+    S: Copy + 'static,
+    T: Copy + Send + Sync + 'static,
 {
     let kept = &*job.geometry.kept;
     let (inner, _) = steps(kept);
@@ -82,8 +82,8 @@ where
     for (tile, partial) in partial.chunks_exact(parts * width).enumerate() {
         let (_, out, columns) = index(tile);
         for c in 0..columns {
-            let rows = partial[c..].iter().step_by(width);
-            let best = rows.fold(none, |a, b| (job.search.loops.join)(a, *b));
+            let (rows, mut best) = (partial[c..].iter().step_by(width), none);
+            rows.for_each(|part| (job.search.loops.join)(&mut best, part));
             // SAFETY: the traversal of the result stays inside it.
             unsafe { job.sink.put(&mut [best], out + c as isize * inner.out, 1) };
         }
@@ -99,10 +99,10 @@ struct Scratch<S, T> {
     stage: Vec<MaybeUninit<S>>,
 }
 
-impl<S: Copy, T: Ordered> Scratch<S, T> {
+impl<S: Copy, T: Copy> Scratch<S, T> {
     fn new(job: &Columns<'_, S, T>, width: usize) -> Self {
         Scratch {
-            best: vec![T::LOWEST; width],
+            best: vec![job.search.loops.empty.number; width],
             rows: vec![0; width],
             found: vec![job.search.loops.empty; width],
             stage: vec![MaybeUninit::uninit(); BLOCK.max(width)],
@@ -112,7 +112,7 @@ impl<S: Copy, T: Ordered> Scratch<S, T> {
 
 /// Searches a part of a tile's columns; the best number of each column and its row are left in
 /// `scratch`.
-fn part_of_columns<S: To<T> + Copy + 'static, T: Ordered>(
+fn part_of_columns<S: Copy + 'static, T: Copy>(
     job: &Columns<'_, S, T>,
     x: isize,
     columns: usize,
@@ -121,7 +121,7 @@ fn part_of_columns<S: To<T> + Copy + 'static, T: Ordered>(
 ) {
     let (inner, _) = steps(&job.geometry.kept);
     let (row, _) = steps(&job.geometry.reduced);
-    let direct = job.input.direct && (inner.x == 1 || inner.size == 1);
+    let direct = job.input.direct() && (inner.x == 1 || inner.size == 1);
     let Scratch { best, rows, found, stage } = scratch;
     let (best, indices) = (&mut best[..columns], &mut rows[..columns]);
     let start = range.start as i64;
@@ -148,10 +148,7 @@ fn part_of_columns<S: To<T> + Copy + 'static, T: Ordered>(
             // SAFETY: as above; elements that are read directly are of this type.
             unsafe {
                 if first {
-                    for (best, x) in best.iter_mut().zip(std::slice::from_raw_parts(from, columns))
-                    {
-                        *best = x.convert();
-                    }
+                    (job.search.convert_row)(from, best);
                     first = false;
                 }
                 (job.search.rows)(from, step, count, best, indices, next);
@@ -214,4 +211,13 @@ pub(super) unsafe fn rows<S: To<T> + Copy + 'static, T: Ordered, const MIN: bool
     first: u32,
 ) {
     isa::dispatch(Rows::<S, T, MIN> { from, step, rows, best, indices, first });
+}
+
+/// # Safety
+/// The row has at least as many readable elements as there are numbers.
+pub(super) unsafe fn convert_row<S: To<T> + Copy, T>(from: *const S, to: &mut [T]) {
+    for (i, to) in to.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *to = unsafe { *from.add(i) }.convert();
+    }
 }

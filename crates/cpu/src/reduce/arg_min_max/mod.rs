@@ -16,10 +16,11 @@ use self::columns::Columns;
 use super::blocks::{Input, Sink};
 use super::convert::{BoolByte, ReductionTypes, To};
 use super::geometry::{Geometry, Reduction};
-use super::kernels::LaneKernels;
+use super::kernels::{Erased, LaneKernels, erase};
 use super::monoid::{AllOrAny, Extreme, Monoid, Ordered, beyond};
 use super::rows::Rows;
 use super::{Kernel, Kernels, base, out_base};
+use crate::element::HasBits;
 use crate::kernel::HostKernel;
 
 /// The kernels of argmin and argmax.
@@ -36,18 +37,13 @@ struct ArgMinMax<const MIN: bool>;
 
 impl<C, const MIN: bool> Body<C, Kernel> for ArgMinMax<MIN>
 where
-    C: HasDtype<Element: ReductionTypes<Number: Ordered> + To<C::Element> + To<Number<C>>>,
+    C: HasDtype<Element: ReductionTypes<Number: Ordered> + To<Number<C>>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
             let x = inputs[0];
-            let search = Search::new::<Extreme<Number<C>, MIN>, MIN>();
-            launch(
-                &search,
-                params,
-                (x, Input::<C::Element>::plain::<C::Element>(base::<C::Element>(x)?)),
-                out,
-            )
+            let input = Input::<C::Element>::plain(base::<C::Element>(x)?);
+            launch(Search::new::<Extreme<Number<C>, MIN>, MIN>(), params, (x, input), out)
         })
     }
 }
@@ -62,31 +58,39 @@ impl<C: HasDtype, const MIN: bool> Body<C, Kernel> for ArgMinMaxOfBool<MIN> {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
             let x = inputs[0];
-            let search = Search::new::<AllOrAny<u8, MIN>, MIN>();
-            launch(
-                &search,
-                params,
-                (x, Input::<BoolByte>::plain::<BoolByte>(base::<C::Element>(x)?)),
-                out,
-            )
+            let input = Input::<BoolByte>::plain(base::<C::Element>(x)?);
+            launch(Search::new::<AllOrAny<u8, MIN>, MIN>(), params, (x, input), out)
         })
     }
 }
 
-/// Compiled once for all searches of these types.
-#[inline(never)]
 fn launch<S, T>(
-    search: &Search<S, T>,
+    search: Search<S, T>,
     params: &ReduceParams,
-    (x, mut input): (&Tensor, Input<S>),
+    (x, input): (&Tensor, Input<S>),
     out: &Tensor,
 ) -> Result<()>
 where
-    S: To<T> + To<S> + Copy + 'static,
-    T: Ordered,
+    S: Erased,
+    T: HasBits<Bits: Sync>,
+{
+    let sink = Sink::<Best<T>>::of::<i64>(out_base(out)?);
+    launch_erased(&search.erased(), params, (x, input.erased()), (out, sink.erased()))
+}
+
+/// Compiled once for all searches of types of the same sizes.
+#[inline(never)]
+fn launch_erased<S, T>(
+    search: &Search<S, T>,
+    params: &ReduceParams,
+    (x, mut input): (&Tensor, Input<S>),
+    (out, mut sink): (&Tensor, Sink<Best<T>>),
+) -> Result<()>
+where
+    S: Copy + 'static,
+    T: Copy + Send + Sync + 'static,
 {
     let geometry = Reduction::new(params, x).geometry(x, out, true);
-    let mut sink = Sink::<Best<T>>::of::<i64>(out_base(out)?);
     if geometry.lanes() == 0 {
         return Ok(());
     }
@@ -106,8 +110,8 @@ fn search_dims<S, T>(
     sink: Sink<Best<T>>,
 ) -> Result<()>
 where
-    S: To<T> + Copy + 'static,
-    T: Ordered,
+    S: Copy + 'static,
+    T: Copy + Send + Sync + 'static,
 {
     if geometry.along_rows() || geometry.is_narrow() {
         Rows { geometry, input, loops: &search.loops, sink }.reduce()
@@ -118,12 +122,18 @@ where
 
 /// The best number so far, and its index; [`NO_INDEX`] before the first.
 #[derive(Clone, Copy)]
+#[repr(C)]
 struct Best<T> {
     number: T,
     index: i64,
 }
 
 const NO_INDEX: i64 = -1;
+
+// SAFETY: the layout is that of C, and follows from the number's size and alignment.
+unsafe impl<T: HasBits> Erased for Best<T> {
+    type Bits = Best<T::Bits>;
+}
 
 impl<T> To<i64> for Best<T> {
     #[inline(always)]
@@ -135,6 +145,8 @@ impl<T> To<i64> for Best<T> {
 /// The loops of a search, compiled for each instruction level.
 struct Search<S, T> {
     loops: LaneKernels<S, Best<T>>,
+    /// Converts the elements of a row to numbers.
+    convert_row: unsafe fn(*const S, &mut [T]),
     /// Compares rows, a step apart, with the best numbers so far; where an element is better it replaces
     /// the number, and its row's number the index. The first row's number is the last argument.
     rows: SearchRows<S, T>,
@@ -148,12 +160,22 @@ impl<S: To<T> + Copy + 'static, T: Ordered> Search<S, T> {
         let loops = LaneKernels {
             empty: Best { number: M::IDENTITY, index: NO_INDEX },
             lanes: search::lanes::<M, S, MIN>,
-            join: first_best::<T, MIN>,
-            add_offset: |best, by| Best { index: best.index + by as i64, ..best },
+            join: |all, part| *all = first_best::<T, MIN>(*all, *part),
+            add_offset: |best, by| best.index += by as i64,
             is_absorbing: |best| M::is_absorbing(best.number),
             has_absorbing: M::HAS_ABSORBING,
         };
-        Search { loops, rows: columns::rows::<S, T, MIN> }
+        let convert_row = columns::convert_row::<S, T>;
+        Search { loops, convert_row, rows: columns::rows::<S, T, MIN> }
+    }
+}
+
+impl<S: Erased, T: HasBits> Search<S, T> {
+    /// Returns the same loops for the bits of elements and numbers.
+    fn erased(self) -> Search<S::Bits, T::Bits> {
+        let loops = self.loops.erased();
+        // SAFETY: the types differ by `Erased` behind pointers.
+        unsafe { Search { loops, convert_row: erase(self.convert_row), rows: erase(self.rows) } }
     }
 }
 

@@ -8,7 +8,6 @@ use super::{Best, Search, search_dims};
 use crate::reduce::blocks::{Input, Sink};
 use crate::reduce::convert::To;
 use crate::reduce::geometry::{Dim, Geometry, count, runs, steps};
-use crate::reduce::monoid::Ordered;
 
 /// The fewest columns, and the fewest elements in each, for which this is faster than searching the
 /// elements in order.
@@ -40,8 +39,8 @@ pub(super) fn search<S, T>(
     sink: Sink<Best<T>>,
 ) -> Result<()>
 where
-    S: To<T> + Copy + 'static,
-    T: Ordered,
+    S: Copy + 'static,
+    T: Copy + Send + Sync + 'static,
 {
     let outer = geometry.reduced[0];
     let mut kept = Dims::<Dim>::filled(Dim { out: 1, ..outer }, geometry.kept.len() + 1)?;
@@ -59,12 +58,12 @@ where
     runs(&geometry.kept, 0..geometry.lanes(), 1, |run| {
         let step = steps(&geometry.kept).0.out;
         for (i, lane) in (0..run.len as isize).zip(&mut lanes) {
-            let indices = lane.iter().zip(0..);
-            let best = indices.fold(search.loops.empty, |all, (best, at)| {
-                (search.loops.join)(all, Best { index: best.index + at * each, ..*best })
-            });
+            let mut all = search.loops.empty;
+            for (best, at) in lane.iter().zip(0..) {
+                (search.loops.join)(&mut all, &Best { index: best.index + at * each, ..*best });
+            }
             // SAFETY: the traversal of the result stays inside it.
-            unsafe { sink.put(&mut [best], run.out + i * step, 1) };
+            unsafe { sink.put(&mut [all], run.out + i * step, 1) };
         }
     });
     Ok(())

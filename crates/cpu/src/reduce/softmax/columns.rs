@@ -61,7 +61,7 @@ impl<'a> ColumnTiles<'a> {
             let width = inner.size.div_ceil(parts).next_multiple_of(16).min(inner.size);
             ((1, width), inner.size.div_ceil(width))
         };
-        let read = !grouped && job.input.direct && inner.x == 1;
+        let read = !grouped && job.input.direct() && inner.x == 1;
         let write = !grouped && inner.out == 1;
         ColumnTiles { inner, around, outer, row, tile, per_outer, grouped, read, write }
     }

@@ -12,7 +12,7 @@ mod rows;
 mod short_lanes;
 
 use keyfold_backend::{Operation, RowParams};
-use keyfold_core::{Dims, Result};
+use keyfold_core::{Dims, Element, Result};
 use keyfold_kit::axes::{Body, Dtype, FLOATS, HALVES, HasDtype, HasOutput, ORDERED, Output};
 use keyfold_tensor::Tensor;
 
@@ -46,7 +46,7 @@ struct InRegisters;
 impl<C> Body<C, HostKernel<RowParams>> for InRegisters
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes + To<C::Output>>,
-    Stored<C>: To<Stored<C>> + To<Computed<C>>,
+    Stored<C>: Element + To<Computed<C>>,
     Computed<C>: Float + To<C::Output>,
 {
     fn instance(&self, _: C) -> HostKernel<RowParams> {
@@ -60,8 +60,7 @@ struct ByBlocks;
 
 impl<C> Body<C, HostKernel<RowParams>> for ByBlocks
 where
-    C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes + To<C::Output>>,
-    Stored<C>: To<Computed<C>>,
+    C: HasDtype + HasOutput<Output: ReductionTypes + To<C::Output>>,
     Computed<C>: Float + To<C::Output>,
 {
     fn instance(&self, _: C) -> HostKernel<RowParams> {
@@ -72,11 +71,11 @@ where
 /// Launches the kernel for elements that are read as type `S`.
 fn launch<E, S, D>(params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()>
 where
-    E: ReductionTypes<Stored: To<S>>,
-    S: To<D::Sum> + Copy + 'static,
+    E: Element,
+    S: Element + To<D::Sum>,
     D: ReductionTypes<Sum: Float + To<D>> + To<D>,
 {
-    let input = Input::<S>::plain::<E::Stored>(base::<E>(inputs[0])?);
+    let input = Input::<S>::converted::<E>(base::<E>(inputs[0])?);
     launch_as::<S, D::Sum, D>(params, (inputs[0], input), out)
 }
 

@@ -46,7 +46,7 @@ where
 {
     let (kept, _) = steps(&job.geometry.kept);
     let (lane, _) = steps(&job.geometry.reduced);
-    let read = job.input.direct && (lane.x == 1 || len == 1);
+    let read = job.input.direct() && (lane.x == 1 || len == 1);
     let write = lane.out == 1 || len == 1;
     let at_once = (BLOCK / len).max(1);
     let lanes = job.geometry.lanes();
@@ -102,7 +102,7 @@ where
     D: Copy + 'static,
 {
     let (lane, _) = steps(&job.geometry.reduced);
-    let read = job.input.direct && lane.x == 1;
+    let read = job.input.direct() && lane.x == 1;
     let write = lane.out == 1;
     let (lanes, parts) = (job.geometry.lanes(), len.div_ceil(PART));
     let elements = lanes * len;
