@@ -6,7 +6,7 @@ use keyfold_kit::axes::{Body, Bool, HasDtype, Output};
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
-use super::convert::{BoolByte, Magnitudes, NonZero, ReductionTypes, To};
+use super::convert::{BoolByte, NonZero, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{AllOrAny, Monoid, Ordered};
 use super::{Kernel, Kernels, base, out_base, run};
@@ -54,11 +54,8 @@ fn decide<S, const ALL: bool>(
 where
     S: NonZero<Magnitude: Ordered + To<BoolByte>>,
 {
-    let ops = ReductionKernels::of::<
-        Magnitudes<S>,
-        AllOrAny<S::Magnitude, ALL>,
-        AllOrAny<S::Magnitude, ALL>,
-    >();
+    let ops =
+        ReductionKernels::of::<S::Loop, AllOrAny<S::Magnitude, ALL>, AllOrAny<S::Magnitude, ALL>>();
     let empty = AllOrAny::<S::Magnitude, ALL>::IDENTITY;
     run(params, x, (out, Sink::of::<BoolByte>(out_base(out)?)), ops, empty, None)
 }

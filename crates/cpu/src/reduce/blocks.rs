@@ -48,6 +48,7 @@ struct StoreResults<S, D> {
 
 impl<S: To<D> + Copy, D> Work for StoreResults<S, D> {
     type Output = ();
+    const AVX512: bool = false;
     #[inline(always)]
     fn run<I: Isa>(self) {
         let StoreResults { from, len, to, step } = self;

@@ -95,59 +95,35 @@ macro_rules! numbers {
     )+)*};
 }
 
-macro_rules! others {
-    // Bools, and halves by way of float32.
-    ($($from:ty, $x:ident => $number:expr; $($to:ty),+;)*) => {$($(
-        impl To<$to> for $from {
-            #[inline(always)]
-            fn convert(self) -> $to {
-                let $x = self;
-                $number as $to
-            }
-        }
-    )+)*};
-}
-
-macro_rules! complex {
-    ($($from:ty),+) => {$(
-        impl To<Complex<f32>> for $from {
-            #[inline(always)]
-            fn convert(self) -> Complex<f32> {
-                Complex::new(To::<f32>::convert(self), 0.0)
-            }
-        }
-        impl To<Complex<f64>> for $from {
-            #[inline(always)]
-            fn convert(self) -> Complex<f64> {
-                Complex::new(To::<f64>::convert(self), 0.0)
-            }
-        }
-    )+};
-}
-
 numbers! {
-    u8 => u8, u32, u64, i64, f32, f64;
-    u16 => u8, u16, u32, u64, i64, f32, f64;
-    u32 => u8, u32, u64, i64, f32, f64;
-    u64 => u8, u16, u32, u64, i64, f32, f64;
-    i8 => i8, i32, u64, i64, f32, f64;
-    i16 => i16, i32, u64, i64, f32, f64;
-    i32 => i32, u64, i64, f32, f64;
-    i64 => i8, i16, i32, u64, i64, f32, f64;
-    f32 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
-    f64 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
+    u8 => u8, u32;
+    u16 => u16, u32;
+    u32 => u32, u64;
+    u64 => u8, u16, u32, u64;
+    i8 => i8, i32;
+    i16 => i16, i32;
+    i32 => i32, i64;
+    i64 => i8, i16, i32, i64;
+    f32 => f32;
+    f64 => i32, f32, f64;
 }
-others! {
-    BoolByte, x => u8::from(x.0 != 0); i32, u64, i64, f32, f64;
-    f16, x => x.widen(); i32, u64, i64, f64;
-    bf16, x => x.widen(); i32, u64, i64, f32, f64;
-}
-complex!(BoolByte, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64);
 
+impl To<i32> for BoolByte {
+    #[inline(always)]
+    fn convert(self) -> i32 {
+        i32::from(self.0 != 0)
+    }
+}
 impl To<u8> for BoolByte {
     #[inline(always)]
     fn convert(self) -> u8 {
         u8::from(self.0 != 0)
+    }
+}
+impl To<f32> for bf16 {
+    #[inline(always)]
+    fn convert(self) -> f32 {
+        self.widen()
     }
 }
 impl To<f32> for f16 {
@@ -213,30 +189,21 @@ macro_rules! same {
         }
     )*};
 }
-same!(BoolByte, f16, bf16);
-
-macro_rules! between_complex {
-    ($($from:ty => $to:ty),+) => {$(
-        impl To<Complex<$to>> for Complex<$from> {
-            #[inline(always)]
-            fn convert(self) -> Complex<$to> {
-                Complex::new(self.re as $to, self.im as $to)
-            }
-        }
-    )+};
-}
-between_complex!(f32 => f32, f32 => f64, f64 => f32, f64 => f64);
+same!(f16, bf16, Complex<f32>, Complex<f64>);
 
 /// An element's magnitude, as an integer that is 0 exactly for zeros.
 pub(crate) trait NonZero: HasBits {
     type Magnitude: HasBits;
+    /// The conversion; that of integers is the one of min and max, with which they share loops.
+    type Loop: Convert<From = Self, To = Self::Magnitude>;
     fn magnitude(self) -> Self::Magnitude;
 }
 
 macro_rules! nonzero {
-    ($($type:ty, $magnitude:ty, $x:ident => $expr:expr;)*) => {$(
+    ($($type:ty, $magnitude:ty, $loop:ty, $x:ident => $expr:expr;)*) => {$(
         impl NonZero for $type {
             type Magnitude = $magnitude;
+            type Loop = $loop;
             #[inline(always)]
             fn magnitude(self) -> $magnitude {
                 let $x = self;
@@ -247,17 +214,16 @@ macro_rules! nonzero {
 }
 
 nonzero! {
-    u8, u8, x => x;
-    u16, u16, x => x;
-    u32, u32, x => x;
-    u64, u64, x => x;
+    u8, u8, Converted<u8, u8>, x => x;
+    u16, u16, Converted<u16, u16>, x => x;
+    u32, u32, Converted<u32, u32>, x => x;
+    u64, u64, Converted<u64, u64>, x => x;
     // Without the sign bit, since -0.0 is zero.
-    f16, u16, x => x.to_bits() << 1;
-    bf16, u16, x => x.to_bits() << 1;
-    f32, u32, x => x.to_bits() << 1;
-    f64, u64, x => x.to_bits() << 1;
-    Complex<f32>, u32, x => (x.re.to_bits() | x.im.to_bits()) << 1;
-    Complex<f64>, u64, x => (x.re.to_bits() | x.im.to_bits()) << 1;
+    f16, u16, Magnitudes<f16>, x => x.to_bits() << 1;
+    f32, u32, Magnitudes<f32>, x => x.to_bits() << 1;
+    f64, u64, Magnitudes<f64>, x => x.to_bits() << 1;
+    Complex<f32>, u32, Magnitudes<Complex<f32>>, x => (x.re.to_bits() | x.im.to_bits()) << 1;
+    Complex<f64>, u64, Magnitudes<Complex<f64>>, x => (x.re.to_bits() | x.im.to_bits()) << 1;
 }
 
 /// A conversion of one element as a type, so that loops are compiled with the conversion inlined.

@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use keyfold_kit::isa::{Isa, Work};
+use keyfold_kit::isa::{Isa, Level, Work};
 
 use super::accumulators::{WholeVectors, accumulators};
 use super::convert::Convert;
@@ -37,6 +37,13 @@ impl<C: Convert, M> Group<C, M> {
     pub(crate) unsafe fn new(from: *const C::From, step: isize, count: usize, len: usize) -> Self {
         Group { from, step, count, len, marker: PhantomData }
     }
+
+    /// The same lanes, reduced by another monoid.
+    #[inline(always)]
+    fn by<N>(self) -> Group<C, N> {
+        let Group { from, step, count, len, .. } = self;
+        Group { from, step, count, len, marker: PhantomData }
+    }
 }
 
 /// Reduces each lane of a group; compiled once per level for all callers.
@@ -44,7 +51,7 @@ impl<C: Convert, M> Group<C, M> {
 pub(crate) fn reduce_group<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     group: Group<C, M>,
 ) -> [M::Number; PARTIALS] {
-    I::call(group)
+    I::call(group.by::<M::Plain>())
 }
 
 impl<C: Convert, M: Monoid<Number = C::To>> Work for Group<C, M> {
@@ -62,14 +69,23 @@ impl<C: Convert, M: Monoid<Number = C::To>> Work for Group<C, M> {
             for (at, result) in results.iter_mut().enumerate().take(count) {
                 *result = fold_in_order::<C, M>(lane(at));
             }
-        } else if count == 1 {
+        } else if count == 1 || !side_by_side::<I>() {
             // In the order of `fold_groups`, so that equal lanes have equal sums in groups of any size.
-            results[0] = fold_neighbours::<M>(&partials_of::<I, C, M, 1>(1, len, lane)[0]);
+            for (at, result) in results.iter_mut().enumerate().take(count) {
+                let [partials] = partials_of::<I, C, M, 1>(1, len, |_| lane(at));
+                *result = fold_neighbours::<M>(&partials);
+            }
         } else {
             results = fold_groups::<I, M>(&partials_of::<I, C, M, PARTIALS>(count, len, lane));
         }
         results
     }
+}
+
+/// Whether the lanes of a group are combined side by side. On the baseline of x86-64, for processors from before
+/// 2013, they are combined one by one: the loops for several lanes were most of a reduction's code there.
+pub(crate) const fn side_by_side<I: Isa>() -> bool {
+    !cfg!(target_arch = "x86_64") || !matches!(I::LEVEL, Level::Baseline)
 }
 
 /// Combines the elements of each of `count` lanes into partial results; the rows after them are

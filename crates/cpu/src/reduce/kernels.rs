@@ -103,8 +103,8 @@ impl<S, R: Copy + 'static> ReductionKernels<S, R> {
             is_absorbing: |result| J::is_absorbing(*result),
             has_absorbing: J::HAS_ABSORBING,
         };
-        let merge = accumulate::<Converted<R, R>, J, J>;
-        ReductionKernels { loops, accumulate: accumulate::<C, M, J>, merge }
+        let merge = accumulate::<Converted<R, R>, J::Plain, J::Plain>;
+        ReductionKernels { loops, accumulate: accumulate::<C, M::Plain, J::Plain>, merge }
     }
 
     /// Returns the same loops for the bits of elements and results.

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use keyfold_kit::isa::{self, Isa, Work};
 
 use super::convert::{Convert, To};
-use super::group::{BLOCK, Group, PARTIALS, fold_in_order, reduce_group};
+use super::group::{BLOCK, Group, PARTIALS, fold_in_order, reduce_group, side_by_side};
 use super::monoid::Monoid;
 
 /// The most blocks of a lane.
@@ -36,11 +36,12 @@ where
         if step == len as isize && len < PARTIALS {
             // SAFETY: the caller of `lanes` promises that the lanes are readable, and they adjoin.
             let x = unsafe { std::slice::from_raw_parts(from, len * results.len()) };
+            let wide = side_by_side::<I>();
             return match len {
-                2 => lanes_of_length::<C, M, R, 2>(x, results),
-                3 => lanes_of_length::<C, M, R, 3>(x, results),
-                4 => lanes_of_length::<C, M, R, 4>(x, results),
-                8 => lanes_of_length::<C, M, R, 8>(x, results),
+                2 if wide => lanes_of_length::<C, M, R, 2>(x, results),
+                3 if wide => lanes_of_length::<C, M, R, 3>(x, results),
+                4 if wide => lanes_of_length::<C, M, R, 4>(x, results),
+                8 if wide => lanes_of_length::<C, M, R, 8>(x, results),
                 _ => {
                     for (x, result) in x.chunks_exact(len).zip(results) {
                         *result = fold_in_order::<C, M>(x).convert();

@@ -22,6 +22,8 @@ pub(crate) trait Monoid: 'static {
     fn combine_ordinary(a: Self::Number, b: Self::Number) -> Self::Number {
         Self::combine(a, b)
     }
+    /// The same operation without absorbing elements, by which monoids share the loops that don't look for them.
+    type Plain: Monoid<Number = Self::Number>;
     /// Whether the monoid has absorbing elements: [`Monoid::is_absorbing`].
     const HAS_ABSORBING: bool = false;
     /// Whether the number is absorbing: combining it with any other returns it.
@@ -87,6 +89,7 @@ float_addend!(f32, f64);
 pub(crate) struct Sum<T>(std::marker::PhantomData<T>);
 impl<T: Addend> Monoid for Sum<T> {
     type Number = T;
+    type Plain = Self;
     const IDENTITY: T = T::NEUTRAL;
     #[inline(always)]
     fn combine(a: T, b: T) -> T {
@@ -146,6 +149,7 @@ pub(crate) struct Extreme<T, const MIN: bool>(std::marker::PhantomData<T>);
 
 impl<T: Ordered, const MIN: bool> Monoid for Extreme<T, MIN> {
     type Number = T;
+    type Plain = Self;
     const IDENTITY: T = if MIN { T::HIGHEST } else { T::LOWEST };
     #[inline(always)]
     fn combine(a: T, b: T) -> T {
@@ -169,11 +173,12 @@ pub(crate) struct AllOrAny<T, const ALL: bool>(std::marker::PhantomData<T>);
 
 impl<T: Ordered, const ALL: bool> Monoid for AllOrAny<T, ALL> {
     type Number = T;
+    type Plain = Extreme<T, ALL>;
     const IDENTITY: T = if ALL { T::HIGHEST } else { T::LOWEST };
     const HAS_ABSORBING: bool = true;
     #[inline(always)]
     fn combine(a: T, b: T) -> T {
-        if beyond::<T, ALL>(a, b) { b } else { a }
+        Self::Plain::combine(a, b)
     }
     #[inline(always)]
     fn is_absorbing(a: T) -> bool {
