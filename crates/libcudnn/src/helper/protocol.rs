@@ -100,7 +100,9 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opti
     }
     let mut text = vec![0; length as usize];
     from.read_exact(&mut text)?;
-    Ok(Some(serde_json::from_slice(&text)?))
+    // As text, as plans are read from files: JSON's readers are compiled once for each kind of input.
+    let text = String::from_utf8(text).map_err(io::Error::other)?;
+    Ok(Some(serde_json::from_str(&text)?))
 }
 
 #[cfg(test)]
