@@ -162,7 +162,7 @@ unsafe fn copy_rows<B: Bits>(
         });
     }
     if rows.is_dense() {
-        return rows.picks.each(picks, |i, offset| {
+        return rows.picks.each_row(picks, |i, offset| {
             prefetch(from.address(before + rows.picks.near(i + AHEAD)), len);
             let row = &mut to[(i - first) * len..][..len];
             let from = from.address(before + offset);
@@ -171,7 +171,7 @@ unsafe fn copy_rows<B: Bits>(
         });
     }
     let (run, [step]) = (rows.after.run_len(), rows.after.run_steps());
-    rows.picks.each(picks, |i, offset| {
+    rows.picks.each_row(picks, |i, offset| {
         let mut runs = to[(i - first) * len..][..len].chunks_exact_mut(run);
         rows.after.runs(|[start]| {
             for (k, item) in (0..).zip(runs.next().into_iter().flatten()) {
@@ -306,7 +306,7 @@ impl<B: Bits, S: Fn(&mut B, B)> Put<'_, B, S> {
                     let mut row = |i: usize, offset| {
                         self.row(&values[i * len..][..len], before + offset, &columns);
                     };
-                    let outside = picks.each(0..count, |i, offset| {
+                    let outside = picks.each_row(0..count, |i, offset| {
                         prefetch(self.items.address(before + picks.near(i + AHEAD)), len);
                         own.push(i, offset, &mut row);
                     });

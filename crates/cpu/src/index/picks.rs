@@ -11,6 +11,9 @@ use super::elements::Elements;
 use super::ranges::{GRAIN, check_empty, each_place, out_of_range, place};
 use crate::reduce::parallel::{DisjointSlice, for_parts};
 
+/// Rows whose offsets are loaded at a time.
+const ROWS: usize = 32;
+
 /// The offsets of index tuples along the indexed dimensions.
 pub(super) enum Picks {
     /// Those of positions along one dimension, which are adjacent in memory.
@@ -82,6 +85,25 @@ impl Picks {
             }
         }
         outside
+    }
+
+    /// As [`Picks::each`], for rows of several elements: the offsets are loaded by code that all callers share.
+    #[inline(always)]
+    pub(super) fn each_row(&self, range: Range<usize>, mut f: impl FnMut(usize, isize)) -> bool {
+        let (mut outside, mut offsets) = (false, [0; ROWS]);
+        for start in range.clone().step_by(ROWS) {
+            let rows = start..range.end.min(start + ROWS);
+            outside |= self.load(rows.clone(), &mut offsets);
+            rows.zip(offsets).for_each(|(i, offset)| f(i, offset));
+        }
+        outside
+    }
+
+    /// Loads the offsets of at most [`ROWS`] index tuples. Returns whether a position is out of range.
+    #[inline(never)]
+    fn load(&self, range: Range<usize>, to: &mut [isize; ROWS]) -> bool {
+        let start = range.start;
+        self.each(range, |i, offset| to[i - start] = offset)
     }
 
     /// The offset of an index tuple that may not exist, for a prefetch.
