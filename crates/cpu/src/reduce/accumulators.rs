@@ -34,24 +34,6 @@ impl<C: Convert, M: Monoid<Number = C::To>> Work for WholeVectors<'_, C, M> {
     type Output = [M::Number; PARTIALS];
     #[inline(always)]
     fn run<I: Isa>(self) -> [M::Number; PARTIALS] {
-        if !M::HAS_SPECIAL {
-            return AnyNumbers::<C, M>(self.0, PhantomData).run::<I>();
-        }
-        let few = match accumulators::<M>() {
-            64 => accumulate_ordinary::<I, C, M, 64>(self.0),
-            _ => accumulate_ordinary::<I, C, M, 32>(self.0),
-        };
-        few.unwrap_or_else(|| I::call(AnyNumbers::<C, M>(self.0, PhantomData)))
-    }
-}
-
-/// As [`WholeVectors`], also with special numbers.
-struct AnyNumbers<'a, C: Convert, M>(&'a [C::From], PhantomData<M>);
-
-impl<C: Convert, M: Monoid<Number = C::To>> Work for AnyNumbers<'_, C, M> {
-    type Output = [M::Number; PARTIALS];
-    #[inline(always)]
-    fn run<I: Isa>(self) -> [M::Number; PARTIALS] {
         match accumulators::<M>() {
             256 => accumulate_blocks::<I, C, M, 256>(self.0),
             128 => accumulate_blocks::<I, C, M, 128>(self.0),
@@ -66,6 +48,11 @@ impl<C: Convert, M: Monoid<Number = C::To>> Work for AnyNumbers<'_, C, M> {
 fn accumulate_blocks<I: Isa, C: Convert, M: Monoid<Number = C::To>, const ACCUMULATORS: usize>(
     x: &[C::From],
 ) -> [M::Number; PARTIALS] {
+    if M::HAS_SPECIAL
+        && let Some(few) = accumulate_ordinary::<I, C, M, ACCUMULATORS>(x)
+    {
+        return few;
+    }
     let mut all = [M::IDENTITY; ACCUMULATORS];
     let mut at = 0;
     // With an iterator of chunks the accumulators would live in memory instead of registers.

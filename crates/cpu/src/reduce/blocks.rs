@@ -168,7 +168,7 @@ impl<A> Input<A> {
 const COVERED: &str = "the dtypes of kernels convert to those that they compute in";
 
 /// Elements that are converted between two prefetches.
-const CHUNK: usize = 256;
+const CHUNK: usize = 1024;
 
 /// Rows shorter than this are gathered before they are converted.
 const GATHER_BELOW: usize = 64;

@@ -41,7 +41,7 @@ struct Loop {
 }
 
 /// Elements that are converted at a time where there are several loops.
-const CHUNK: usize = 128;
+const CHUNK: usize = 512;
 
 impl Conversion {
     /// Returns the conversion between two dtypes, with the semantics of Rust's `as`; `None` to a half, and from a
