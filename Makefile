@@ -18,13 +18,13 @@ demo: ## train a convolutional network on operators of its own, and look inside;
 	@scripts/demo.sh $(DEVICE)
 
 test: ## everything: formatting, lints, Rust tests, loom, types, pytest, a short fuzzing
-	@scripts/test.sh lint rust python wheel fuzz
+	@scripts/test.sh lint rust python wheel loom fuzz
 
 build: ## only build the extension and install the package in place
 	@scripts/build.sh
 
 test-rust: ## cargo test and loom
-	@scripts/test.sh rust
+	@scripts/test.sh rust loom
 
 test-python: ## types and pytest
 	@scripts/test.sh python

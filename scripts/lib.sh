@@ -2,6 +2,7 @@
 #
 # step NAME     announces a step with the seconds since the command began
 # die MESSAGE   one line on stderr, exit 1
+# end_tree PID  ends a process and all that it started
 # find_cargo, find_cc, find_python: each sets CARGO, CC or PYTHON to what was found, or dies
 # find_pythons  prints every CPython that will do
 # find_opencl   builds examples/backend-opencl, sets OPENCL to its library, and finds it a loader
@@ -32,6 +33,15 @@ step() { printf '%s[%4ss] %s%s\n' "$BOLD" "$(elapsed)" "$*" "$PLAIN"; }
 die() {
     printf 'keyfold: %s\n' "$*" >&2
     exit 1
+}
+
+# A parent that is stopped starts nothing while its children end.
+end_tree() {
+    kill -STOP "$1" 2>/dev/null || return 0
+    for child in $(ps -A -o pid= -o ppid= | awk -v parent="$1" '$2 == parent { print $1 }'); do
+        end_tree "$child"
+    done
+    kill -KILL "$1" 2>/dev/null || true
 }
 
 find_cargo() {

@@ -1,7 +1,11 @@
 #!/bin/sh
-# Runs every check, cheapest first, and stops at the first that fails.
+# Runs every check and stops at the first that fails.
 #
-#   scripts/test.sh [rust|lint|python|wheel|fuzz]...     all of them by default
+#   scripts/test.sh [lint|rust|python|wheel|loom|fuzz]...     all of them by default
+#
+# On two cores. The extension is built beside the lints and tests in Rust, and the parts behind `python`
+# run beside it: a process of tests uses one core most of the time. What ran beside is printed at the end,
+# and ends with this script.
 #
 # What can't be checked on this machine is named at the end; it never passes silently. Random inputs
 # are the same in each run: a failure is one of the commit. scripts/explore.sh looks for new ones.
@@ -9,11 +13,19 @@ set -eu
 . "$(dirname -- "$0")/lib.sh"
 cd "$ROOT"
 
-parts=${*:-lint rust python wheel fuzz}
+parts=${*:-lint rust python wheel loom fuzz}
 left_out=''
-wheel_job=''
 extension_job=''
-fuzz_job=''
+rest=''
+rest_job=''
+end_jobs() {
+    for job in $extension_job $rest_job; do
+        end_tree "$job"
+    done
+}
+trap end_jobs EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 leave_out() { left_out="$left_out
   $*"; }
 
@@ -22,6 +34,7 @@ has_cargo_tool() { "$CARGO" "$1" --version >/dev/null 2>&1; }
 # Each part installs what it needs first, so that a step's time is its own.
 check_lint() {
     "$ROOT/scripts/bootstrap.sh" build lint
+    start_extension
     if has_cargo_tool fmt; then
         step "cargo fmt --check"
         "$CARGO" fmt --all --check
@@ -49,21 +62,26 @@ check_lint() {
 # The binding's two crates link no libpython, so neither can be a test binary: pytest is their test.
 check_rust() {
     "$ROOT/scripts/bootstrap.sh" build
+    start_extension
     step "building the Rust tests"
     "$CARGO" test --workspace --exclude keyfold-python --exclude keyfold-extension --no-run
-    # Beside the tests, most of which use one core: its link takes minutes on one, too.
-    case " $parts " in *" python "* | *" wheel "*) start_extension ;; esac
     step "cargo test"
     PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" "$CARGO" test --workspace --exclude keyfold-python \
         --exclude keyfold-extension
+}
+
+check_loom() {
     step "loom: the interleavings of the registry's read side, and of builds of cuDNN plans"
     "$ROOT/scripts/loom.sh"
 }
 
-# The extension is built in the background while the Rust tests run.
+# In the background, with what the foreground leaves of the cores: compiling dependencies one after the
+# other, linking and most Rust tests use one.
 start_extension() {
+    case " $parts " in *" python "*) ;; *) return 0 ;; esac
+    [ -z "$extension_job" ] || return 0
     mkdir -p "$TARGET"
-    "$ROOT/scripts/build.sh" >"$TARGET/extension.log" 2>&1 &
+    nice "$ROOT/scripts/build.sh" >"$TARGET/extension.log" 2>&1 &
     extension_job=$!
 }
 
@@ -84,8 +102,7 @@ check_python() {
     # Without it the tests that plan with libcudnn are skipped, by name; in CI they fail.
     "$ROOT/scripts/bootstrap.sh" cudnn ||
         leave_out "tests that plan with libcudnn: its wheel could not be installed, see above"
-    # Behind the tests, where they follow.
-    case " $parts " in *" wheel "*) start_wheel ;; esac
+    start_rest
     step "mypy: the package, its stubs and the examples"
     # Left to its configuration, mypy would complain about a folder that holds no Python file.
     targets=python/keyfold
@@ -110,44 +127,33 @@ check_python() {
     pytest
 }
 
-# The wheel is built in the background while pytest runs: its link takes minutes on one core.
-start_wheel() {
-    [ -z "$wheel_job" ] || return 0
-    build_extension
-    FEATURES=abi3 scripts/wheel.sh --this-glibc "$TARGET/wheel-test/abi3" \
-        >"$TARGET/wheel-test.log" 2>&1 &
-    wheel_job=$!
-}
-
 # The abi3 wheel's budget, and the Python tests on the newest CPython; `make test-wheel` takes all of
 # them, and `make wheel` holds the other wheel, which differs by some kilobytes, to the same budget.
 check_wheel() {
-    start_wheel
     step "the abi3 wheel: size, contents, and the tests on the newest CPython"
-    wait "$wheel_job" || {
-        cat "$TARGET/wheel-test.log"
-        die "the wheel could not be built, or is over its budget"
-    }
-    grep '\.whl: ' "$TARGET/wheel-test.log"
-    # The fuzz targets are built in the background while these tests run, on one core.
-    case " $parts " in
-    *" fuzz "*)
-        "$ROOT/scripts/fuzz.sh" build >"$TARGET/fuzz-build.log" 2>&1 &
-        fuzz_job=$!
-        ;;
-    esac
+    FEATURES=abi3 scripts/wheel.sh --this-glibc "$TARGET/wheel-test/abi3"
     scripts/test_wheel.sh "$TARGET/wheel-test/abi3" newest
 }
 
 # A fixed number of inputs each; `make fuzz` is the long one.
-check_fuzz() {
-    if [ -n "$fuzz_job" ]; then
-        wait "$fuzz_job" || {
-            cat "$TARGET/fuzz-build.log"
-            die "the fuzz targets could not be built"
-        }
-    fi
-    "$ROOT/scripts/fuzz.sh" short
+check_fuzz() { "$ROOT/scripts/fuzz.sh" short; }
+
+# Runs the parts behind `python` in the background.
+start_rest() {
+    [ -n "$rest" ] || return 0
+    # shellcheck disable=SC2086 # names of parts
+    "$ROOT/scripts/test.sh" $rest >"$TARGET/rest.log" 2>&1 &
+    rest_job=$!
+}
+
+end_rest() {
+    [ -n "$rest_job" ] || return 0
+    step "what ran beside: $rest"
+    failed=''
+    wait "$rest_job" || failed=yes
+    rest_job=''
+    cat "$TARGET/rest.log"
+    [ -z "$failed" ] || die "one of these failed, see above: $rest"
 }
 
 find_cargo
@@ -155,10 +161,22 @@ find_cc
 use_venv
 for part in $parts; do
     case $part in
-    lint | rust | python | wheel | fuzz) "check_$part" ;;
-    *) die "no such part: $part (lint, rust, python, wheel, fuzz)" ;;
+    lint | rust | python | wheel | loom | fuzz) ;;
+    *) die "no such part: $part (lint, rust, python, wheel, loom, fuzz)" ;;
     esac
 done
+# shellcheck disable=SC2086 # names of parts
+set -- $parts
+while [ "$#" -gt 0 ]; do
+    part=$1
+    shift
+    if [ "$part" = python ]; then
+        rest=$*
+        set --
+    fi
+    "check_$part"
+done
+end_rest
 
 step "all passed: $parts"
 # pytest has named its own skips above (-ra).

@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import itertools
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -24,6 +25,10 @@ settings.register_profile(
     derandomize="KEYFOLD_EXPLORE" not in os.environ,
 )
 settings.load_profile("keyfold")
+
+# A shell has what it runs in the background ignore Ctrl-C, which some tests send to themselves.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _counter = itertools.count()
 
