@@ -4,6 +4,8 @@ import pytest
 
 from tests.cudnn.probe.plan import PROFILES, part, planned, sweep, table
 
+pytestmark = pytest.mark.one_python
+
 PAIRS = [(case, profile) for case, on in planned().items() for profile in on]
 # `python -m tests.cudnn.probe.plan` plans all of them.
 CHOSEN = part(PAIRS, 10)

@@ -6,6 +6,8 @@ import keyfold as kf
 from tests.cudnn.probe.cases import cases, refused
 from tests.cudnn.probe.equal import difference
 
+pytestmark = pytest.mark.one_python
+
 # One of each kind of rewriting; the float16 ones are compared with what float16 rounds.
 VIEWS = [
     "pointwise/RELU_FWD 1D [512]/f32/packed",

@@ -13,6 +13,8 @@ import keyfold as kf
 from keyfold._cli import _doctor
 from tests.helpers.paths import EXAMPLES
 
+pytestmark = pytest.mark.one_python
+
 
 @pytest.fixture(scope="module")
 def opencl(opencl_library, pocl):

@@ -19,6 +19,8 @@ import keyfold as kf
 from tests.helpers.compiler import compile_c
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.one_python
+
 FAULTS = "KEYFOLD_TEST_FAULTS"
 PLATFORMS = "KEYFOLD_TEST_PLATFORMS"
 

@@ -9,6 +9,8 @@ from tests.helpers.graph_kinds import KINDS
 from tests.helpers.graph_references import MODULES, is_installed
 from tests.helpers.random_graphs import Drawn
 
+pytestmark = pytest.mark.one_python
+
 REFERENCES = [reference for reference in MODULES if is_installed(reference)]
 ran = Counter()
 

@@ -10,6 +10,8 @@ import pytest
 
 import keyfold as kf
 
+pytestmark = pytest.mark.one_python
+
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
 def shapes(request, opencl_library, pocl):

@@ -10,6 +10,8 @@ import pytest
 
 import keyfold as kf
 
+pytestmark = pytest.mark.one_python
+
 nvidia = pytest.importorskip("nvidia", reason="nvidia-cuda-nvrtc isn't installed")
 
 LIBRARIES = [

@@ -9,6 +9,8 @@ import keyfold as kf
 from tests.helpers.opencl import OPTIONS, QUICK, Device, launch, unusable
 from tests.helpers.ulps import LONG, ulps
 
+pytestmark = pytest.mark.one_python
+
 pytest.importorskip("pyopencl", reason="pyopencl isn't installed")
 
 COUNT = 61

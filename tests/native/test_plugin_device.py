@@ -219,6 +219,7 @@ FEWEST = {
 LEFT_OUT = ("norm", "linear", "convolution", "pool", "attention", "recurrent", "decomposition")
 
 
+@pytest.mark.one_python
 def test_it_conforms_and_lacks_the_groups_alone_that_it_leaves_out(late):
     report = kf.conformance("late", processes=False)
     assert report.conforms, report

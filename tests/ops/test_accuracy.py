@@ -9,6 +9,8 @@ import pytest
 import keyfold as kf
 from tests.helpers.ulps import DTYPES, LONG, SPECIAL, arguments, check, patterns
 
+pytestmark = pytest.mark.one_python
+
 # Where a function does anything else than overflow or stay what it is.
 SPANS = {
     "exp": (-760, 730),

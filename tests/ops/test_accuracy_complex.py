@@ -14,9 +14,12 @@ import pytest
 import keyfold as kf
 
 LONG, WIDE = np.longdouble, np.clongdouble
-pytestmark = pytest.mark.skipif(
-    np.finfo(LONG).nmant < 63, reason="longdouble has no more digits than float64 here"
-)
+pytestmark = [
+    pytest.mark.one_python,
+    pytest.mark.skipif(
+        np.finfo(LONG).nmant < 63, reason="longdouble has no more digits than float64 here"
+    ),
+]
 DTYPES = ["complex64", "complex128"]
 
 

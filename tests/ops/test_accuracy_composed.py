@@ -11,6 +11,8 @@ import pytest
 import keyfold as kf
 from tests.helpers.ulps import DTYPES, LONG, arguments, check, ulps
 
+pytestmark = pytest.mark.one_python
+
 LN2, LN10 = np.log(LONG(2)), np.log(LONG(10))
 
 

@@ -1,8 +1,12 @@
 """docs/your-own-backend.md, followed to the letter in an empty folder."""
 
+import pytest
+
 from tests.helpers.guide import Guide, changed, steps
 from tests.helpers.pages import same
 from tests.helpers.paths import EXAMPLES, ROOT
+
+pytestmark = pytest.mark.one_python
 
 PAGE = "docs/your-own-backend.md"
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.one_python
+
 CARGO = shutil.which("cargo")
 RUSTC = shutil.which("rustc")
 
