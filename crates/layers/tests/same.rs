@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold::ops::aten;
-use keyfold_core::{ErrorKind, Result, Scalar};
+use keyfold_core::{Result, Scalar};
 use keyfold_dispatch::{DispatchKey, Kernel};
 use keyfold_layers::pipeline::{Ending, Options, Session, Statistics};
 use keyfold_tensor::Tensor;
@@ -100,38 +100,45 @@ fn a_write_between_equal_calls_keeps_them_apart() {
 }
 
 #[test]
-fn an_operator_of_the_user_is_called_once_and_fails_once() {
+fn an_operator_of_the_user_is_called_each_time() {
     keyfold::init();
     let dispatcher = keyfold::dispatcher();
-    dispatcher.define("sametest::halve(Tensor x, float least) -> Tensor").unwrap();
-    let like = |x: &Tensor, _: f64| Tensor::meta(x.shape(), x.dtype());
+    dispatcher.define("sametest::halve(Tensor x) -> Tensor").unwrap();
+    let like = |x: &Tensor| Tensor::meta(x.shape(), x.dtype());
     dispatcher.register("sametest::halve", DispatchKey::Meta, Kernel::typed(like)).unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&calls);
-    let halve = move |x: &Tensor, least: f64| {
+    let halve = move |x: &Tensor| {
         seen.fetch_add(1, Ordering::Relaxed);
-        match x.to_vec::<f64>()?[0] < least {
-            true => Err(keyfold_core::Error::new(ErrorKind::Value, "too small")),
-            false => aten::mul_scalar(x, 0.5),
-        }
+        aten::mul_scalar(x, 0.5)
     };
     dispatcher.register("sametest::halve", DispatchKey::CPU, Kernel::typed(halve)).unwrap();
-    let call = |x: &Tensor, least: f64| {
-        dispatcher.call("sametest::halve", &[x.into(), least.into()])?.into_tensor()
-    };
+    let call = |x: &Tensor| dispatcher.call("sametest::halve", &[x.into()])?.into_tensor();
     let x = numbers();
-    for (least, failed) in [(0.0, 0), (2.0, 1)] {
-        calls.store(0, Ordering::Relaxed);
-        let (made, ended, counted) = within(|_| {
-            let pair = (aten::exp(&call(&x, least)?)?, aten::tanh(&call(&x, least)?)?);
-            Ok::<_, keyfold_core::Error>(pair)
-        });
-        assert_eq!(ended.is_err(), failed == 1);
-        assert_eq!((calls.load(Ordering::Relaxed), counted.failed), (1, failed));
-        let (a, b) = made.unwrap();
-        for made in [a, b] {
-            assert_eq!(made.to_vec::<f64>().is_err(), failed == 1);
-        }
+    let (made, ended, counted) = within(|_| {
+        let sum = aten::add(&aten::exp(&call(&x)?)?, &aten::tanh(&call(&x)?)?)?;
+        Ok::<_, keyfold_core::Error>(sum)
+    });
+    ended.unwrap();
+    assert_eq!((calls.load(Ordering::Relaxed), counted.merged), (2, 0));
+    assert_eq!(made.unwrap().to_vec::<f64>().unwrap()[0], 0.75_f64.exp() + 0.75_f64.tanh());
+}
+
+#[test]
+fn a_failure_of_equal_calls_is_that_of_the_first_one() {
+    keyfold::init();
+    let base = Tensor::from_slice(&[2_i64, 3], &[2]).unwrap();
+    let exponent = Tensor::from_slice(&[1_i64, -1], &[2]).unwrap();
+    let (made, ended, counted) = within(|_| {
+        let first = aten::neg(&aten::pow(&base, &exponent)?)?;
+        let other = aten::abs(&aten::pow(&base, &exponent)?)?;
+        Ok::<_, keyfold_core::Error>([first, other])
+    });
+    let error = ended.unwrap_err();
+    assert!(error.message().contains("operation 0 of a pipeline, aten::pow"), "{error}");
+    assert_eq!((counted.merged, counted.failed, counted.skipped), (1, 1, 2));
+    for made in made.unwrap() {
+        assert_eq!(made.to_vec::<i64>().unwrap_err().message(), error.message());
     }
 }
 

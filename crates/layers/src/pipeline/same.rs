@@ -62,9 +62,10 @@ fn has_alike(operations: &[Arc<Operation>]) -> bool {
     operations.iter().any(|one| is_candidate(one) && !seen.insert(key(one)))
 }
 
-/// Returns whether a call has results alone, which depend on its arguments alone.
+/// Returns whether a call has results alone, which depend on its arguments alone, and is computed. The calls
+/// of an operator that a user infers by Meta have forms of their own: its kernel may do more than compute.
 fn is_candidate(operation: &Operation) -> bool {
-    operation.is_pure() && !operation.results.is_empty()
+    operation.is_pure() && !operation.results.is_empty() && !operation.is_dead()
 }
 
 /// Returns the form of a call, whose operator and numbers it has, and the first memory that it reads.
