@@ -8,7 +8,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class _Recorded:
         return outputs[0] if self.is_one else put_together(self.result, "output", outputs)
 
 
-class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
+class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
     """Record a function's operations once, and compute them as one plan from then on.
 
     The first call with arguments of certain forms (structure, shapes, strides, dtypes, devices, and
@@ -133,10 +133,10 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         self._f = f
         self._capacity = recordings
         self._lock = threading.Lock()
-        # All recordings, the oldest first; by the structure of arguments; for plain arrays.
+        # All recordings, the oldest first; by the structure of arguments. The class below has those
+        # of calls with arrays alone, which it computes.
         self._kept: list[_Recorded] = []
         self._recorded: dict[Any, tuple[_Recorded, ...]] = {}
-        self._plain: tuple[_Recorded, ...] = ()
         self._refused: dict[Any, str] = {}
         self._counts = {"recorded": 0, "replayed": 0, "in_pipeline": 0, "eager": 0}
 
@@ -144,15 +144,11 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
         """Bind as a function in a class binds."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, or compute what it computed before for such arguments."""
-        if not kwargs:
-            for one in self._plain:
-                outputs = one.recording.replay(args)
-                if outputs is not None:
-                    self._counts["replayed"] += 1
-                    return cast(R, one.results(outputs))
-        return self._call(args, kwargs)
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+            """Call the function, or compute what it computed before for such arguments."""
+            raise NotImplementedError
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         found: list[tuple[str, Any]] = []
@@ -248,7 +244,13 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
             groups: dict[Any, tuple[_Recorded, ...]] = {}
             for one in self._kept:
                 groups[one.key] = (*groups.get(one.key, ()), one)
-            self._recorded, self._plain = groups, groups.get(None, ())
+            self._recorded = groups
+            self._set_plain(
+                [
+                    (one.recording, None if one.is_one else one.results)
+                    for one in groups.get(None, ())
+                ]
+            )
 
     def stats(self) -> dict[str, int]:
         """Count the calls.
@@ -258,13 +260,13 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
             calls of the function in a pipeline, since a layer was at work; `eager`: calls of the
             function as it is.
         """
-        return dict(self._counts)
+        return self._counts | {"replayed": self._counts["replayed"] + self._replayed}
 
     def explain(self) -> str:
         """Say what was recorded, and why calls weren't."""
         recordings = self._kept
         s = "" if len(recordings) == 1 else "s"
-        lines = [f"{len(recordings)} recording{s}, {self._counts['replayed']} replays"]
+        lines = [f"{len(recordings)} recording{s}, {self.stats()['replayed']} replays"]
         for one in recordings:
             operations, steps = one.recording.counts()
             s = "" if steps == 1 else "s"
@@ -276,7 +278,8 @@ class fuse(Generic[P, R]):  # noqa: N801 - used as a decorator
     def clear(self) -> None:
         """Drop all recordings, and what is known of calls that can't be recorded."""
         with self._lock:
-            self._kept, self._recorded, self._plain = [], {}, ()
+            self._kept, self._recorded = [], {}
+            self._set_plain([])
             self._refused.clear()
 
     def __reduce__(self) -> str:

@@ -241,9 +241,7 @@ fn record(
         (Structure::Written(at), _) => Ok(Value::Argument(at)),
     };
     // Looked at in place, since values are large.
-    if value.is_err() {
-        return value;
-    }
+    let Ok(_) = &value else { return value };
     let Pending { slots, bytes, .. } = pending;
     let after = state.order(session, index, &form, &kept);
     let operation = Operation {

@@ -1,6 +1,7 @@
 //! Recordings of functions in Python: `keyfold.fuse`.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalKeys};
 use keyfold_layers::pipeline::{self, Recording, Session};
@@ -204,45 +205,8 @@ impl Watched {
 impl PyRecording {
     /// Computes the outputs for other arguments; None where it wasn't recorded for such, or isn't current.
     fn replay<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Option<Bound<'py, PyList>>> {
-        let py = leaves.py();
-        if leaves.len() != self.leaves.len() {
-            return Ok(None);
-        }
-        let (mut inputs, mut numpy) = (SmallVec::<[Tensor; 8]>::new(), 0);
-        for (leaf, given) in self.leaves.iter().zip(leaves) {
-            match leaf {
-                Leaf::Same(known) if is_same(known.bind(py), &given)? => {}
-                Leaf::Same(_) => return Ok(None),
-                Leaf::Array => match array(&given) {
-                    Ok(Some(tensor)) if is_plain(&tensor) => {
-                        numpy += usize::from(!given.is_instance_of::<PyTensor>());
-                        inputs.push(tensor);
-                    }
-                    _ => return Ok(None),
-                },
-            }
-        }
-        let keys = local_keys(py)?;
-        if !has_no_layers(keys) || keys.1 != self.excluded || !self.recording.fits(&inputs) {
-            return Ok(None);
-        }
-        if !self.is_current(py)? {
-            return Ok(None);
-        }
-        if self.recording.mixes(&inputs) {
-            return Ok(None);
-        }
-        let large = inputs.iter().any(|input| input.numel() >= RELEASE_FROM);
-        let run = || self.recording.replay(&inputs);
-        let outputs = if large { py.detach(run) } else { run() };
-        let objects: SmallVec<[_; 8]> = leaves.iter_borrowed().map(|leaf| leaf.as_ptr()).collect();
-        let all_numpy = numpy > 0 && numpy == inputs.len();
-        let library = if all_numpy { Caller::NUMPY } else { Caller::TENSOR };
-        let given_back = PyList::empty(py);
-        for output in outputs.py(py)? {
-            given_back.append(results::tensor_to_py(py, output, &objects, library)?)?;
-        }
-        Ok(Some(given_back))
+        let outputs = self.outputs(leaves)?;
+        outputs.map(|outputs| PyList::new(leaves.py(), outputs)).transpose()
     }
 
     /// Whether the function would be recorded alike today.
@@ -280,6 +244,129 @@ impl PyRecording {
     /// How many operations are computed, in how many steps.
     fn counts(&self) -> (usize, usize) {
         self.recording.counts()
+    }
+}
+
+impl PyRecording {
+    fn outputs<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Option<Outputs<'py>>> {
+        let py = leaves.py();
+        if leaves.len() != self.leaves.len() {
+            return Ok(None);
+        }
+        let (mut inputs, mut numpy) = (SmallVec::<[Tensor; 8]>::new(), 0);
+        for (leaf, given) in self.leaves.iter().zip(leaves) {
+            match leaf {
+                Leaf::Same(known) if is_same(known.bind(py), &given)? => {}
+                Leaf::Same(_) => return Ok(None),
+                Leaf::Array => match array(&given) {
+                    Ok(Some(tensor)) if is_plain(&tensor) => {
+                        numpy += usize::from(!given.is_instance_of::<PyTensor>());
+                        inputs.push(tensor);
+                    }
+                    _ => return Ok(None),
+                },
+            }
+        }
+        let keys = local_keys(py)?;
+        if !has_no_layers(keys) || keys.1 != self.excluded || !self.recording.fits(&inputs) {
+            return Ok(None);
+        }
+        if !self.is_current(py)? {
+            return Ok(None);
+        }
+        if self.recording.mixes(&inputs) {
+            return Ok(None);
+        }
+        let large = inputs.iter().any(|input| input.numel() >= RELEASE_FROM);
+        let run = || self.recording.replay(&inputs);
+        let outputs = if large { py.detach(run) } else { run() };
+        let objects: SmallVec<[_; 8]> = leaves.iter_borrowed().map(|leaf| leaf.as_ptr()).collect();
+        let all_numpy = numpy > 0 && numpy == inputs.len();
+        let library = if all_numpy { Caller::NUMPY } else { Caller::TENSOR };
+        let give = |output| results::tensor_to_py(py, output, &objects, library);
+        outputs.py(py)?.into_iter().map(give).collect::<PyResult<_>>().map(Some)
+    }
+}
+
+type Outputs<'py> = SmallVec<[Any<'py>; 2]>;
+
+/// A recording of calls with arrays alone, and what arranges its outputs; `None` where they are the one
+/// result.
+type Plain = (Py<PyRecording>, Option<Py<PyAny>>);
+
+/// The calls of a fused function, as far as recordings compute them. Not for calling: see `keyfold.fuse`.
+#[pyclass(name = "_Fused", module = "keyfold._core", frozen, subclass)]
+pub(crate) struct PyFused {
+    /// Replaced, not changed, since calls go through it.
+    plain: Mutex<Arc<[Plain]>>,
+    replayed: AtomicU64,
+}
+
+impl PyFused {
+    fn plain(&self) -> MutexGuard<'_, Arc<[Plain]>> {
+        self.plain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl PyFused {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        PyFused { plain: Mutex::new(Arc::new([])), replayed: AtomicU64::new(0) }
+    }
+
+    /// Call the function, or compute what it computed before for such arguments.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Any<'py>> {
+        let py = slf.py();
+        if kwargs.is_none_or(|kwargs| kwargs.is_empty()) {
+            let plain = Arc::clone(&slf.get().plain());
+            for (recording, arrange) in &*plain {
+                let Some(mut outputs) = recording.get().outputs(args)? else { continue };
+                slf.get().replayed.fetch_add(1, Ordering::Relaxed);
+                return match (arrange, outputs.pop()) {
+                    (None, Some(one)) => Ok(one),
+                    (None, None) => Ok(py.None().into_bound(py)),
+                    (Some(arrange), last) => {
+                        outputs.extend(last);
+                        arrange.bind(py).call1((PyList::new(py, outputs)?,))
+                    }
+                };
+            }
+        }
+        let kwargs = kwargs.map_or_else(|| PyDict::new(py), Bound::clone);
+        slf.call_method1("_call", (args, kwargs))
+    }
+
+    /// Sets the recordings of calls with arrays alone, each with what arranges its outputs.
+    fn _set_plain(&self, recordings: Vec<Plain>) {
+        let old = std::mem::replace(&mut *self.plain(), recordings.into());
+        // Without the lock: they may be the last references to any objects.
+        drop(old);
+    }
+
+    /// How often a recording computed a call.
+    #[getter]
+    fn _replayed(&self) -> u64 {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Whoever has the lock doesn't run Python's code.
+        for (recording, arrange) in self.plain().iter() {
+            visit.call(recording)?;
+            visit.call(arrange)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        self._set_plain(Vec::new());
     }
 }
 

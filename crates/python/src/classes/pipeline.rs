@@ -241,17 +241,6 @@ struct Line {
 }
 
 impl Line {
-    /// The line that the frame is in.
-    fn of(frame: &Bound<'_, PyAny>, code: Bound<'_, PyAny>) -> Line {
-        // SAFETY: attached; the object is a frame.
-        #[cfg(not(feature = "abi3"))]
-        let place = unsafe { ffi::PyFrame_GetLasti(frame.as_ptr().cast()) };
-        // SAFETY: as above.
-        #[cfg(feature = "abi3")]
-        let place = unsafe { ffi::PyFrame_GetLineNumber(frame.as_ptr().cast()) };
-        Line { code: code.unbind(), place }
-    }
-
     #[cfg(not(feature = "abi3"))]
     fn line(&self) -> i32 {
         // SAFETY: attached by the caller; the object is the code of a frame.
@@ -273,8 +262,18 @@ impl ProgramPlace for Line {
     }
 }
 
-/// The last code object that was found to be a user's.
-static LAST: Mutex<Option<Py<PyAny>>> = Mutex::new(None);
+/// A place of a program that was looked at before.
+struct Known {
+    code: Py<PyAny>,
+    place: i32,
+    /// `None` in keyfold's own code.
+    site: Option<Site>,
+}
+
+/// The number of places that are remembered.
+const PLACES: usize = 64;
+
+static KNOWN: Mutex<[Option<Known>; PLACES]> = Mutex::new([const { None }; PLACES]);
 
 /// The folder of the package, whose own frames aren't a user's.
 static FOLDER: PyOnceLock<Option<String>> = PyOnceLock::new();
@@ -296,37 +295,47 @@ fn site() -> Option<Site> {
         };
         let mut frame = frame?;
         loop {
-            // SAFETY: attached; the object is a frame, and its code a new reference.
-            let code = unsafe {
-                let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
-                Bound::from_owned_ptr_or_opt(py, code.cast::<ffi::PyObject>())?
-            };
-            if is_users(py, &code) {
-                return Some(Site::new(Line::of(&frame, code)));
+            if let Some(site) = site_of(py, &frame)? {
+                return Some(site);
             }
             frame = frame.getattr("f_back").ok().filter(|back| !back.is_none())?;
         }
     })?
 }
 
-fn is_users(py: Python<'_>, code: &Bound<'_, PyAny>) -> bool {
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if last.as_ref().is_some_and(|last| last.is(code)) {
-        return true;
+/// The line that a frame is in; `Some(None)` in keyfold's own code.
+fn site_of(py: Python<'_>, frame: &Bound<'_, PyAny>) -> Option<Option<Site>> {
+    let frame = frame.as_ptr().cast();
+    // SAFETY: attached; the object is a frame, and its code a new reference.
+    let code = unsafe {
+        Bound::from_owned_ptr_or_opt(py, ffi::PyFrame_GetCode(frame).cast::<ffi::PyObject>())?
+    };
+    // SAFETY: as above.
+    #[cfg(not(feature = "abi3"))]
+    let place = unsafe { ffi::PyFrame_GetLasti(frame) };
+    // SAFETY: as above.
+    #[cfg(feature = "abi3")]
+    let place = unsafe { ffi::PyFrame_GetLineNumber(frame) };
+    let entry = (code.as_ptr().addr() / 16 + place as usize / 2) % PLACES;
+    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = &lock()[entry]
+        && known.place == place
+        && known.code.is(&code)
+    {
+        return Some(known.site.clone());
     }
-    let old = last.take();
-    drop(last);
+    let site = is_users(py, &code).then(|| Site::new(Line { code: code.clone().unbind(), place }));
+    let known = Known { code: code.unbind(), place, site: site.clone() };
+    let old = lock()[entry].replace(known);
+    // Without the lock: it may be the last reference to an object.
     drop(old);
+    Some(site)
+}
+
+fn is_users(py: Python<'_>, code: &Bound<'_, PyAny>) -> bool {
     let Some(folder) = folder(py) else { return true };
     let file = code.getattr("co_filename").and_then(|file| file.extract::<String>());
-    let users = file.is_ok_and(|file| !file.starts_with(folder));
-    if users {
-        let known = Some(code.clone().unbind());
-        let old =
-            std::mem::replace(&mut *LAST.lock().unwrap_or_else(PoisonError::into_inner), known);
-        drop(old);
-    }
-    users
+    file.is_ok_and(|file| !file.starts_with(folder))
 }
 
 /// Runs operations without the lock, in the running context, where a profile may have their steps.
