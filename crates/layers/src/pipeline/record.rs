@@ -217,7 +217,6 @@ impl Pending<'_> {
     }
 }
 
-#[expect(clippy::question_mark, reason = "values are large: it is looked at in place")]
 fn record(
     session: &Session,
     context: &CallContext<'_, Value>,
