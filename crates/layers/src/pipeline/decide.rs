@@ -92,16 +92,19 @@ pub(super) fn decide(
     let Some(Inference { infer, known }) = inference else {
         return decide_anew(context, args, None);
     };
-    let key = Key::of(context, args);
-    if let Some(form) = key.as_ref().and_then(|key| known.find(key)) {
+    // Filled in place, since it is large.
+    let mut key = Key::new();
+    let fits = key.fill(context, args);
+    if fits && let Some(form) = known.find(&key) {
         return Ok(Decision::Record(form));
     }
     let decision = decide_anew(context, args, Some(&**infer))?;
     // Whether a call writes in place depends on more than its key.
-    if let (Decision::Record(form), Some(key)) = (&decision, &key)
+    if let Decision::Record(form) = &decision
+        && fits
         && form.written.is_empty()
     {
-        known.keep(key, form);
+        known.keep(&key, form);
     }
     Ok(decision)
 }

@@ -85,14 +85,17 @@ impl KnownForms {
 }
 
 impl Key {
-    /// Returns the key of a call; `None` if its arguments are too many, or can't be compared.
     #[inline]
-    pub(super) fn of(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Option<Key> {
-        let mut key = Key { words: [0; WORDS], len: 0, hash: 0, tensors: [0; TENSORS], count: 0 };
-        key.push(std::ptr::from_ref(context.operator()).addr() as u64);
-        key.push((context.keyset() & DispatchKeySet::BACKENDS).bits());
-        let fits = args.iter().all(|arg| key.add(*arg)) && key.len <= WORDS;
-        fits.then_some(key)
+    pub(super) fn new() -> Key {
+        Key { words: [0; WORDS], len: 0, hash: 0, tensors: [0; TENSORS], count: 0 }
+    }
+
+    /// Makes it the key of a call. Returns false if the arguments are too many, or can't be compared.
+    #[inline]
+    pub(super) fn fill(&mut self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> bool {
+        self.push(std::ptr::from_ref(context.operator()).addr() as u64);
+        self.push((context.keyset() & DispatchKeySet::BACKENDS).bits());
+        args.iter().all(|arg| self.add(*arg)) && self.len <= WORDS
     }
 
     fn words(&self) -> &[u64] {

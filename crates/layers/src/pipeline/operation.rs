@@ -104,15 +104,12 @@ impl Operation {
 
     /// Runs the operation and stages its results.
     pub(super) fn run(&self) -> Result<(), Stopped> {
-        let args = {
+        let mut ready = {
             let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
             self.check_versions(&args).map_err(Stopped::Itself)?;
-            args.clone()
+            args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?
         };
-        // Without the lock, since a tensor of another session is waited for.
-        let ready = args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?;
-        // The recorded arguments may be what keeps the memory shared.
-        drop(args);
+        ready.iter_mut().try_for_each(complete)?;
         let result = self.call(&ready).map_err(Stopped::Itself)?;
         self.deliver(result).map_err(Stopped::Itself)
     }
@@ -205,7 +202,7 @@ impl Operation {
     /// Returns a tensor of the arguments over the memory that operations before have computed.
     pub(super) fn ready_tensor(&self, at: usize) -> Result<Tensor, Stopped> {
         match self.tensor(at) {
-            Some(tensor) => ready_of(&tensor),
+            Some(tensor) => completed(ready_of(&tensor)?),
             None => Err(Stopped::Itself(Error::new(ErrorKind::Pipeline, "the operation ran"))),
         }
     }
@@ -293,7 +290,11 @@ impl Operation {
     /// them failed.
     pub(super) fn inputs(&self) -> Option<Vec<Value>> {
         let args = self.args.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        args.iter().map(|arg| ready(arg).ok()).collect()
+        let inputs = args.iter().map(|arg| {
+            let mut input = ready(arg).ok()?;
+            complete(&mut input).ok().map(|()| input)
+        });
+        inputs.collect()
     }
 
     /// Describes the call: `%2: float32[3] = aten::add(%1, float32[3], 1)`.
@@ -363,7 +364,8 @@ fn show(arg: &Value, producer: &dyn Fn(&Tensor) -> Option<String>) -> String {
     }
 }
 
-/// Returns an argument over the memory that operations before have computed.
+/// Returns an argument over the memory that operations before have computed. What they haven't is left
+/// for [`complete`], since a lock is held here.
 fn ready(arg: &Value) -> Result<Value, Stopped> {
     Ok(match arg {
         Value::Tensor(tensor) => Value::Tensor(ready_of(tensor)?),
@@ -377,12 +379,24 @@ fn ready_of(tensor: &Tensor) -> Result<Tensor, Stopped> {
     match (pending.failure(), tensor.over_staged()) {
         (Some(error), _) => Err(Stopped::Before(error.clone())),
         (None, Some(ready)) => Ok(ready),
-        (None, None) => {
-            // Of another session, or one that ran it while this waited.
-            let done = tensor.completed().map_err(Stopped::Itself)?;
-            Ok(done.unwrap_or_else(|| tensor.clone()))
-        }
+        (None, None) => Ok(tensor.clone()),
     }
+}
+
+/// Waits for what an argument still lacks: tensors of another session, or one that ran them meanwhile.
+fn complete(arg: &mut Value) -> Result<(), Stopped> {
+    match arg {
+        Value::Tensor(tensor) if tensor.pending_buffer().is_some() => {
+            *tensor = completed(tensor.clone())?;
+            Ok(())
+        }
+        Value::List(items) => items.iter_mut().try_for_each(complete),
+        _ => Ok(()),
+    }
+}
+
+fn completed(tensor: Tensor) -> Result<Tensor, Stopped> {
+    Ok(tensor.completed().map_err(Stopped::Itself)?.unwrap_or(tensor))
 }
 
 /// Runs `f`, and returns a panic as an error.
