@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use keyfold_core::{DType, Device, Error, Result, Scalar};
+use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Operator;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -136,13 +136,16 @@ pub fn to(x: &Tensor, dtype: DType) -> Result<Tensor> {
     OP.call(&[x.into(), dtype.into()])
 }
 
-/// `aten::select.int`.
+/// `aten::unbind.int`.
 ///
 /// # Errors
-/// Those of the call.
-pub fn select(x: &Tensor, dim: i64, index: i64) -> Result<Tensor> {
-    static OP: Aten = Aten::new("aten::select.int");
-    OP.call(&[x.into(), dim.into(), index.into()])
+/// Those of the call; [`ErrorKind::Return`] if a kernel returns no list of tensors.
+pub fn unbind(x: &Tensor, dim: i64) -> Result<Vec<Tensor>> {
+    static OP: Aten = Aten::new("aten::unbind.int");
+    match OP.operator()?.call(&[x.into(), dim.into()])? {
+        Value::List(views) => views.into_iter().map(Value::into_tensor).collect(),
+        _ => Err(Error::new(ErrorKind::Return, "aten::unbind.int: a kernel returned no list")),
+    }
 }
 
 /// `aten::stack`.

@@ -147,6 +147,15 @@ pub fn log_softmax_backward(grad: &Tensor, output: &Tensor, dim: i64) -> Result<
     OP.call(&[grad.into(), output.into(), dim.into(), output.dtype().into()])
 }
 
+/// `aten::select.int`.
+///
+/// # Errors
+/// Those of the call.
+pub fn select(x: &Tensor, dim: i64, index: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::select.int");
+    OP.call(&[x.into(), dim.into(), index.into()])
+}
+
 /// `aten::flip`
 ///
 /// # Errors

@@ -43,10 +43,10 @@ impl<'a> ExampleSource<'a> {
     }
 
     /// Appends the result of `slice` for each batch, in order.
-    fn slices(
+    fn slices<T>(
         &self,
-        slice: &dyn Fn(&BatchedOperand) -> Result<Tensor>,
-        into: &mut Vec<Tensor>,
+        slice: &dyn Fn(&BatchedOperand) -> Result<T>,
+        into: &mut Vec<T>,
     ) -> Result<()> {
         match self {
             ExampleSource::Same(_) => {}
@@ -134,19 +134,21 @@ pub(crate) fn loop_over_examples(batch: &Batch<'_, '_>) -> Result<Value> {
     }
     let returned = written_results(batch)?;
     let mut results = Vec::with_capacity(if returned.is_some() { 0 } else { batch.size });
-    let mut slices = Vec::new();
     let repeated = random::repeated(batch.level, batch.args)?;
     let _served = random::serve(batch.level);
-    for example in 0..batch.size {
+    // All examples of a batch at once: the gradients of views that are made one by one are as large as
+    // the batch, each.
+    let mut examples = Vec::new();
+    let unbind = |operand: &BatchedOperand| {
+        let views = aten::unbind(&operand.tensor, operand.dim.unwrap_or(0) as i64)?;
+        Ok(views.into_iter())
+    };
+    sources.iter().try_for_each(|source| source.slices(&unbind, &mut examples))?;
+    let mut slices = Vec::with_capacity(examples.len());
+    for _ in 0..batch.size {
         repeated.iter().try_for_each(|state| set_state(*state))?;
         slices.clear();
-        for source in &sources {
-            let slice = |operand: &BatchedOperand| {
-                let dim = operand.dim.unwrap_or(0);
-                aten::select(&operand.tensor, dim as i64, example as i64)
-            };
-            source.slices(&slice, &mut slices)?;
-        }
+        slices.extend(examples.iter_mut().filter_map(Iterator::next));
         let result = call_with(batch, &sources, &slices)?;
         if returned.is_none() {
             results.push(result);
