@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import keyfold as kf
 from keyfold.testing import delayed_device
@@ -30,9 +31,9 @@ def opencl(pocl, opencl_library):
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(program)
-def test_programs_on_a_device_that_works_late(late, steps):
-    check(steps, late)
+@given(program, st.sampled_from([None, "eager"]))
+def test_programs_on_a_device_that_works_late(late, steps, how):
+    check(steps, late, how)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -118,10 +118,13 @@ def flush_or_read(tensors, a):
         tensors[a % len(tensors)].tolist()
 
 
-def check(steps, device="cpu"):
-    """Compare a program's eager results with those in a pipeline with flushes on its way."""
+def check(steps, device="cpu", how=None):
+    """Compare a program's eager results with those in a pipeline with flushes on its way.
+
+    `how` is the pipeline's own `check`.
+    """
     eager, errors = run(steps, None, device)
-    with kf.pipeline() as pipe:
+    with kf.pipeline(check=how) as pipe:
         deferred, found = run(steps, flush_or_read, device)
     assert found == errors
     assert len(eager) == len(deferred)

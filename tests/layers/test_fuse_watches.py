@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 import keyfold as kf
-from tests.layers.test_fuse import numbers
 from tests.helpers.programs import same
+from tests.layers.test_fuse import numbers
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 

@@ -36,10 +36,10 @@ def test_a_step_of_several_results_makes_them():
     assert len(STEPS["several results"]([kf.ones((2, 3), dtype="float64")], 0, 0)) == 3
 
 
-@settings(max_examples=150, deadline=None)
-@given(program)
-def test_a_program_computes_the_same_bits_in_a_pipeline(steps):
-    check(steps)
+@settings(max_examples=200, deadline=None)
+@given(program, st.sampled_from([None, "eager"]))
+def test_a_program_computes_the_same_bits_in_a_pipeline(steps, how):
+    check(steps, how=how)
 
 
 failing_program = st.lists(

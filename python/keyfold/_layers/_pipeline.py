@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from keyfold import _core
 from keyfold._errors import InvalidValue
@@ -153,9 +153,15 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
         max_wait: the longest time in seconds that an operation waits; None for no limit. A thread
             of keyfold's runs what waited too long.
         flush_on_backward: run what waits when `backward` or `grad` returns.
+        check: "eager" runs each operation twice when what waits is run: one by one on copies of
+            what it reads, with the same random numbers, and as the pipeline computes it. Results
+            are compared bit for bit, NaN equal to NaN. The first difference is a `PipelineError`
+            that names the operation, its line, the element and both numbers, and what was computed
+            in the same pass. For finding mistakes: it takes twice the time and memory.
 
     Raises:
-        InvalidValue: a limit of 0.
+        InvalidValue: a limit of 0, or another `check`.
+        PipelineError: a pipeline with a check, opened inside one without.
         GuardError: closed out of order, or elsewhere than opened.
 
     Example:
@@ -176,9 +182,11 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
         max_pending_bytes: int = 1 << 30,
         max_wait: float | None = None,
         flush_on_backward: bool = False,
+        check: Literal["eager"] | None = None,
     ) -> pipeline:
         """Make a pipeline that isn't open yet. It may be opened again after it was closed."""
-        return super().__new__(cls, max_ops, max_pending_bytes, max_wait, flush_on_backward)
+        limits = (max_ops, max_pending_bytes, max_wait, flush_on_backward)
+        return super().__new__(cls, *limits, check)
 
     def explain(self) -> PipelinePlan:
         """Say what waits, without running it, and which calls ran at once, and why."""
@@ -213,7 +221,8 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
             `failed`; `skipped`: those that depended on a failed one; `flushes`: how often something
             waiting was run; `groups`: groups of operations that were computed together; `fused`:
             the operations in them; `planned`: flushes whose groups were chosen and compiled, since
-            no flush before had the same operations.
+            no flush before had the same operations; `checked`: operations whose results were
+            compared with those of an eager call (`check="eager"`).
         """
         return self._statistics()
 

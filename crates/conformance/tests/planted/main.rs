@@ -1,5 +1,6 @@
 //! Defects planted in a copy of a backend: the kit finds each, and names it.
 
+mod check;
 mod device;
 mod groups;
 mod host;
@@ -33,16 +34,26 @@ fn found_with(
     only: Option<&str>,
     backend: impl FnOnce(DeviceType) -> Arc<dyn GpuBackend>,
 ) -> Report {
+    with_backend(backend, |kind| {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        let only = only.map(str::to_owned);
+        run(kind, &Options { groups: Some(groups), only, ..options }).unwrap()
+    })
+}
+
+/// Calls `f` while the device type has a backend; one call at a time.
+fn with_backend<R>(
+    backend: impl FnOnce(DeviceType) -> Arc<dyn GpuBackend>,
+    f: impl FnOnce(DeviceType) -> R,
+) -> R {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     keyfold::init();
     let kind = DeviceType::register("planted").unwrap();
     let registration = register(kind, backend(kind)).unwrap();
-    let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-    let only = only.map(str::to_owned);
-    let report = run(kind, &Options { groups: Some(groups), only, ..options });
+    let result = f(kind);
     registration.remove();
-    report.unwrap()
+    result
 }
 
 fn memory(kind: DeviceType) -> DelayedMemory {

@@ -32,10 +32,12 @@
 //! - `fusion` computes pointwise operations that read each other's results in one pass
 //! - memory is a [`PendingBuffer`](keyfold_tensor::PendingBuffer): staged while operations may still
 //!   write to it, then filled
+//! - [`check`] runs each flush's operations eagerly as well and compares, where [`Options::check`] asks
 //! - [`Failure`] and [`Explanation`] say what went wrong and what waits
 //!
 //! Without a session the keys are in no set, and calls cost what they cost.
 
+mod check;
 mod compute;
 mod decide;
 mod explain;
@@ -60,6 +62,7 @@ use keyfold_core::Result;
 use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
 use keyfold_tensor::Value;
 
+pub use check::Check;
 pub use decide::{Evaluated, Form, Infer, Memory};
 pub use explain::{Explanation, Planned, PlannedGroup};
 pub use failure::Failure;

@@ -374,7 +374,7 @@ fn ready(arg: &Value) -> Result<Value, Stopped> {
     })
 }
 
-fn ready_of(tensor: &Tensor) -> Result<Tensor, Stopped> {
+pub(super) fn ready_of(tensor: &Tensor) -> Result<Tensor, Stopped> {
     let Some(pending) = tensor.pending_buffer() else { return Ok(tensor.clone()) };
     match (pending.failure(), tensor.over_staged()) {
         (Some(error), _) => Err(Stopped::Before(error.clone())),

@@ -11,6 +11,7 @@ use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::check::Expected;
 use super::failure::Failure;
 use super::fusion::{self, Step};
 use super::host;
@@ -148,12 +149,15 @@ impl Session {
             }
             Ok(())
         };
+        let expected = self.expected(&operations, &mut look)?;
         let Some((plan, is_new)) = fusion::plan(&operations, &FxHashMap::default()) else {
             let mut steps = (0..operations.len()).map(Step::One);
-            return steps.try_for_each(|step| self.run_step(&step, &operations, &mut look));
+            return steps
+                .try_for_each(|step| self.run_step(&step, &operations, &expected, &mut look));
         };
         self.lock().statistics.planned += u64::from(is_new);
-        plan.steps.iter().try_for_each(|step| self.run_step(step, &operations, &mut look))
+        let mut steps = plan.steps.iter();
+        steps.try_for_each(|step| self.run_step(step, &operations, &expected, &mut look))
     }
 
     /// Runs a step. `look` looks for an interrupt, now and then.
@@ -161,30 +165,31 @@ impl Session {
         &self,
         step: &Step,
         operations: &[Arc<Operation>],
+        expected: &Expected,
         look: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         look()?;
         let _range = range_with(|| step.name(operations));
         let numbers = step.operations();
         match step {
-            Step::One(at) => self.run_one(operations[*at].index),
+            Step::One(at) => self.run_one(operations[*at].index, expected),
             Step::Group(group) => {
                 let compute = || group.compute(operations).map(|()| true);
-                match self.run_together(numbers, operations, compute)? {
+                match self.run_together(numbers, operations, expected, compute)? {
                     true => Ok(()),
                     false => numbers.iter().try_for_each(|at| {
                         look()?;
-                        self.run_one(operations[*at].index)
+                        self.run_one(operations[*at].index, expected)
                     }),
                 }
             }
             Step::Tiled(tiled) => {
                 let compute = || tiled.run(operations);
-                match self.run_together(numbers, operations, compute)? {
+                match self.run_together(numbers, operations, expected, compute)? {
                     true => Ok(()),
                     false => {
                         let mut steps = tiled.steps.iter();
-                        steps.try_for_each(|step| self.run_step(step, operations, look))
+                        steps.try_for_each(|step| self.run_step(step, operations, expected, look))
                     }
                 }
             }
@@ -260,6 +265,7 @@ impl Session {
         &self,
         numbers: &[usize],
         operations: &[Arc<Operation>],
+        expected: &Expected,
         compute: impl FnOnce() -> Result<bool, Stopped>,
     ) -> Result<bool> {
         let members = || numbers.iter().map(|at| &operations[*at]);
@@ -286,13 +292,18 @@ impl Session {
             Some(Err(Stopped::Itself(error))) if host::is_interrupt(&error) => return Err(error),
             _ => return Ok(false),
         }
+        let indices: Vec<usize> = members().map(|one| one.index).collect();
+        let outcomes: Vec<Result<bool, SharedError>> = members()
+            .map(|one| expected.compare(one, &indices).map_err(|error| self.fail(one, error)))
+            .collect();
         {
             let mut state = self.lock();
             state.statistics.groups += 1;
-            for member in members() {
+            for (member, outcome) in members().zip(&outcomes) {
                 state.statistics.ran += 1;
                 state.statistics.fused += 1;
-                state.settle(member, None);
+                state.statistics.checked += u64::from(outcome.as_ref().is_ok_and(|done| *done));
+                state.settle(member, outcome.as_ref().err());
                 state.remove(member.index);
             }
         }
@@ -302,7 +313,7 @@ impl Session {
     }
 
     /// Runs one operation, unless it ran meanwhile.
-    fn run_one(&self, index: usize) -> Result<()> {
+    fn run_one(&self, index: usize, expected: &Expected) -> Result<()> {
         let operation = {
             let mut state = self.lock();
             let Some(operation) = state.waiting.get(index).cloned() else { return Ok(()) };
@@ -318,7 +329,8 @@ impl Session {
             state.running.push(index);
             operation
         };
-        let outcome = operation.run();
+        let compared = || expected.compare(&operation, &[]).map_err(Stopped::Itself);
+        let outcome = operation.run().and_then(|()| compared());
         let mut state = self.lock();
         state.running.retain(|running| *running != index);
         let outcome = match outcome {
@@ -326,8 +338,9 @@ impl Session {
             outcome => outcome,
         };
         let failed = match outcome {
-            Ok(()) => {
+            Ok(compared) => {
                 state.statistics.ran += 1;
+                state.statistics.checked += u64::from(compared);
                 None
             }
             Err(Stopped::Before(error)) => {
@@ -335,16 +348,11 @@ impl Session {
                 Some(error)
             }
             Err(Stopped::Itself(error)) => {
-                // Without the lock, since the place may be the host language's to resolve.
                 drop(state);
-                let call = self.describe(&operation);
-                let failure = Arc::new(Failure::new(&operation, call, error));
+                let error = self.fail(&operation, error);
                 state = self.lock();
                 state.statistics.ran += 1;
-                state.statistics.failed += 1;
-                state.unreported.push(Arc::clone(&failure));
-                state.last_failure = Some(Arc::clone(&failure));
-                Some(failure.error.clone())
+                Some(error)
             }
         };
         state.settle(&operation, failed.as_ref());
@@ -353,6 +361,19 @@ impl Session {
         // Without the lock: an argument may be the last reference to a large graph.
         drop(operation.take_args());
         Ok(())
+    }
+
+    /// Notes that an operation failed; returns the error for what depends on it.
+    fn fail(&self, operation: &Operation, error: Error) -> SharedError {
+        // Without the lock, since the place may be the host language's to resolve.
+        let call = self.describe(operation);
+        let failure = Arc::new(Failure::new(operation, call, error));
+        let error = failure.error.clone();
+        let mut state = self.lock();
+        state.statistics.failed += 1;
+        state.unreported.push(Arc::clone(&failure));
+        state.last_failure = Some(failure);
+        error
     }
 }
 

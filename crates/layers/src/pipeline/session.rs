@@ -15,12 +15,13 @@ use keyfold_tensor::{PendingBuffer, PendingSource};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::check::Check;
 use super::failure::Failure;
 use super::operation::{Operation, Slot};
 use super::waiting::Waiting;
 use super::{random, recording, timer};
 
-/// The limits of a pipeline. A recording that reaches one runs what waits.
+/// The limits of a pipeline, and its check. A recording that reaches one runs what waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The most operations that wait.
@@ -31,6 +32,8 @@ pub struct Options {
     pub max_wait: Option<Duration>,
     /// Whether a backward pass runs what waits when it is done.
     pub flush_on_backward: bool,
+    /// Whether each flush also runs its operations in another way and compares the results.
+    pub check: Option<Check>,
 }
 
 impl Default for Options {
@@ -40,6 +43,7 @@ impl Default for Options {
             max_pending_bytes: 1 << 30,
             max_wait: None,
             flush_on_backward: false,
+            check: None,
         }
     }
 }
@@ -89,6 +93,8 @@ pub struct Statistics {
     pub fused: u64,
     /// Flushes whose groups were chosen and compiled, because no flush before had the same operations.
     pub planned: u64,
+    /// Operations whose results were compared with those of an eager call, by [`Options::check`].
+    pub checked: u64,
 }
 
 /// Calls of one operator that ran at once, for one reason.
@@ -193,9 +199,28 @@ impl Session {
         DispatchKeySet::from([DispatchKey::Pipeline, DispatchKey::Deferred])
     }
 
-    /// Returns the limits.
+    /// Returns the limits and the check.
     pub fn options(&self) -> Options {
         self.options
+    }
+
+    /// Checks that a block with these options may join it: its own are kept, and a check that the block
+    /// asks for is one of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Pipeline`] if this pipeline doesn't check, and the block would.
+    pub fn check_join(&self, options: Options) -> Result<()> {
+        match options.check {
+            Some(check) if self.options.check.is_none() => Err(Error::new(
+                ErrorKind::Pipeline,
+                format!(
+                    "a pipeline with check={:?} would join the one around it, which checks nothing: \
+                     give the check to that one",
+                    check.name()
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Opens it, or opens one block more.

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_layers::pipeline::{self, Ending, Failure, Host, Options, ProgramPlace, Session, Site};
+use keyfold_layers::pipeline::{
+    self, Check, Ending, Failure, Host, Options, ProgramPlace, Session, Site,
+};
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -45,6 +47,7 @@ impl PyPipeline {
         max_pending_bytes: u64,
         max_wait: Option<f64>,
         flush_on_backward: bool,
+        check: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let max_wait = max_wait.map(|seconds| {
             Duration::try_from_secs_f64(seconds).map_err(|problem| {
@@ -53,7 +56,13 @@ impl PyPipeline {
             })
         });
         let max_wait = max_wait.transpose()?;
-        let options = Options { max_ops, max_pending_bytes, max_wait, flush_on_backward };
+        let check = check.map(|given| {
+            let name = given.extract::<String>();
+            let name = name.or_else(|_| given.repr().map(|text| text.to_string()))?;
+            Check::named(&name).py(py)
+        });
+        let check = check.transpose()?;
+        let options = Options { max_ops, max_pending_bytes, max_wait, flush_on_backward, check };
         Ok(PyPipeline { session: Session::new(options).py(py)?, open: Mutex::default() })
     }
 
@@ -61,6 +70,7 @@ impl PyPipeline {
         let (py, this) = (slf.py(), slf.get());
         let around = context::in_context(py, Session::current)?;
         let session = around.unwrap_or_else(|| Arc::clone(&this.session));
+        session.check_join(this.session.options()).py(py)?;
         session.open();
         let guard = PyGuard::layer(Session::keys(), pipeline::as_data(&session));
         let guard = guard.named("pipeline()");
@@ -130,10 +140,11 @@ impl PyPipeline {
     }
 
     #[getter]
-    fn _limits(&self) -> (usize, u64, Option<f64>, bool) {
+    fn _limits(&self) -> (usize, u64, Option<f64>, bool, Option<&'static str>) {
         let options = self.recorded_in().options();
-        let wait = options.max_wait.map(|wait| wait.as_secs_f64());
-        (options.max_ops, options.max_pending_bytes, wait, options.flush_on_backward)
+        let Options { max_ops, max_pending_bytes, max_wait, flush_on_backward, check } = options;
+        let wait = max_wait.map(|wait| wait.as_secs_f64());
+        (max_ops, max_pending_bytes, wait, flush_on_backward, check.map(Check::name))
     }
 
     fn _statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -150,6 +161,7 @@ impl PyPipeline {
         dict.set_item("groups", numbers.groups)?;
         dict.set_item("fused", numbers.fused)?;
         dict.set_item("planned", numbers.planned)?;
+        dict.set_item("checked", numbers.checked)?;
         Ok(dict)
     }
 
