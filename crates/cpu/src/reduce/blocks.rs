@@ -48,7 +48,6 @@ struct StoreResults<S, D> {
 
 impl<S: To<D> + Copy, D> Work for StoreResults<S, D> {
     type Output = ();
-    const AVX512: bool = false;
     #[inline(always)]
     fn run<I: Isa>(self) {
         let StoreResults { from, len, to, step } = self;
@@ -157,7 +156,7 @@ impl<A> Input<A> {
             match &self.conversion {
                 None => gather(self.size, from, block, to),
                 Some(conversion) => {
-                    convert(conversion, (from, self.size), block, (to, size_of::<A>()))
+                    convert(conversion, (from, self.size), block, (to, size_of::<A>()));
                 }
             }
         }

@@ -69,31 +69,36 @@ impl<C: Convert, M: Monoid<Number = C::To>> Work for Group<C, M> {
             for (at, result) in results.iter_mut().enumerate().take(count) {
                 *result = fold_in_order::<C, M>(lane(at));
             }
-        } else if count == 1 || !side_by_side::<I>() {
+        } else if count == 1 {
             // In the order of `fold_groups`, so that equal lanes have equal sums in groups of any size.
-            for (at, result) in results.iter_mut().enumerate().take(count) {
-                let [partials] = partials_of::<I, C, M, 1>(1, len, |_| lane(at));
-                *result = fold_neighbours::<M>(&partials);
-            }
+            let [partials] = partials_of::<I, C, M, 1>(len, lane);
+            results[0] = fold_neighbours::<M>(&partials);
+        } else if count == PARTIALS && side_by_side::<I>() {
+            results = fold_groups::<I, M>(&partials_of::<I, C, M, PARTIALS>(len, lane));
         } else {
-            results = fold_groups::<I, M>(&partials_of::<I, C, M, PARTIALS>(count, len, lane));
+            let mut all = [[M::IDENTITY; PARTIALS]; PARTIALS];
+            for (at, all) in all.iter_mut().enumerate().take(count) {
+                [*all] = partials_of::<I, C, M, 1>(len, |_| lane(at));
+            }
+            results = fold_groups::<I, M>(&all);
         }
         results
     }
 }
 
-/// Whether the lanes of a group are combined side by side. On the baseline of x86-64, for processors from before
+/// Whether the lanes of a full group are combined side by side. On the baseline of x86-64, for processors from before
 /// 2013, they are combined one by one: the loops for several lanes were most of a reduction's code there.
 pub(crate) const fn side_by_side<I: Isa>() -> bool {
     !cfg!(target_arch = "x86_64") || !matches!(I::LEVEL, Level::Baseline)
 }
 
-/// Combines the elements of each of `count` lanes into partial results; the rows after them are
-/// unspecified. The tails of all lanes, which don't fill the accumulators, are loaded side by side and
-/// combined in one loop.
+/// Combines the elements of each lane into partial results. The tails of all lanes, which don't fill the accumulators,
+/// are loaded side by side and combined in one loop.
+///
+/// The number of lanes is a constant: where it was a variable of at most [`PARTIALS`] the compiler kept the lanes in
+/// memory, or in registers that it selected from, as it came, and twice the time was a matter of luck.
 #[inline(always)]
 fn partials_of<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: usize>(
-    count: usize,
     len: usize,
     lane: impl Fn(usize) -> &'a [C::From],
 ) -> [[M::Number; PARTIALS]; ROWS] {
@@ -101,19 +106,17 @@ fn partials_of<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: us
     let mut all = if len >= accumulators::<M>() {
         at = len - len % accumulators::<M>();
         let mut all = [[M::IDENTITY; PARTIALS]; ROWS];
-        let combine = |row, all: &mut _| {
+        for (row, all) in all.iter_mut().enumerate() {
             let vectors = WholeVectors::<C, M>(&lane(row)[..at], PhantomData);
             // A call per lane would take longer than a short lane does.
             *all = if ROWS == 1 { I::call(vectors) } else { vectors.run::<I>() };
-        };
-        // SAFETY: a group has at least one lane, and at most `ROWS`.
-        unsafe { each_row(&mut all, count, combine) };
+        }
         all
     } else {
-        load_partials::<I, C, M, ROWS>(count, |at| &lane(at)[..PARTIALS])
+        load_partials::<I, C, M, ROWS>(|at| &lane(at)[..PARTIALS])
     };
     if at < len {
-        combine_tail::<I, C, M, ROWS>(&mut all, count, at..len, lane);
+        combine_tail::<I, C, M, ROWS>(&mut all, at..len, lane);
     }
     all
 }
@@ -122,51 +125,28 @@ fn partials_of<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: us
 /// converts them.
 #[inline(always)]
 fn load_partials<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: usize>(
-    count: usize,
     few: impl Fn(usize) -> &'a [C::From],
 ) -> [[C::To; PARTIALS]; ROWS] {
     let mut to = [[M::IDENTITY; PARTIALS]; ROWS];
     if size_of::<C::From>() == size_of::<C::To>() && size_of::<C::To>() >= 8 {
         // Conversions between types of 8 bytes and more are cheap enough without the copy.
-        // SAFETY: a group has at least one lane, and at most `ROWS`.
-        unsafe { each_row(&mut to, count, |at, to| C::all::<I>(few(at), to)) };
+        for (at, to) in to.iter_mut().enumerate() {
+            C::all::<I>(few(at), to);
+        }
         return to;
     }
     let mut elements = [[few(0)[0]; PARTIALS]; ROWS];
-    // SAFETY: as above.
-    unsafe { each_row(&mut elements, count, |at, elements| elements.copy_from_slice(few(at))) };
+    for (at, elements) in elements.iter_mut().enumerate() {
+        elements.copy_from_slice(few(at));
+    }
     C::all::<I>(elements.as_flattened(), to.as_flattened_mut());
     to
-}
-
-/// Calls `f` with the first `count` rows. The compiler must not see that there are at most `ROWS`: it then unrolls
-/// the loop, and keeps the rows in registers that it selects from, for 1.5 to 2 times the time.
-///
-/// # Safety
-/// `count` is at least 1, and at most `ROWS`.
-#[inline(always)]
-unsafe fn each_row<T, const ROWS: usize>(
-    rows: &mut [[T; PARTIALS]; ROWS],
-    count: usize,
-    mut f: impl FnMut(usize, &mut [T; PARTIALS]),
-) {
-    debug_assert!(count >= 1 && count <= ROWS);
-    let (first, mut at) = (rows.as_mut_ptr(), 0);
-    loop {
-        // SAFETY: the row is one of the first `count`.
-        f(at, unsafe { &mut *first.add(at) });
-        at += 1;
-        if at == count {
-            return;
-        }
-    }
 }
 
 /// Combines the elements in a range of each lane with the lane's partial results.
 #[inline(always)]
 fn combine_tail<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: usize>(
     all: &mut [[M::Number; PARTIALS]; ROWS],
-    count: usize,
     range: Range<usize>,
     lane: impl Fn(usize) -> &'a [C::From],
 ) {
@@ -175,8 +155,7 @@ fn combine_tail<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: u
         // The last step loads the lane's last elements; those combined before are replaced by the
         // identity.
         let start = at.min(len - PARTIALS);
-        let mut next =
-            load_partials::<I, C, M, ROWS>(count, |at| &lane(at)[start..start + PARTIALS]);
+        let mut next = load_partials::<I, C, M, ROWS>(|at| &lane(at)[start..start + PARTIALS]);
         if start < at {
             let seen = at - start;
             for (i, x) in next.as_flattened_mut().iter_mut().enumerate() {
