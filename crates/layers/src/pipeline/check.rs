@@ -21,7 +21,7 @@ use super::host;
 use super::operation::{Operation, Slot, for_each_tensor, memory_id, ready_of};
 use super::session::Session;
 
-/// What a pipeline compares its results with.
+/// The results that a pipeline compares its own with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// The results of the same operations, run one by one: equal in each bit, NaN equal to NaN.

@@ -91,7 +91,7 @@ impl Session {
 
     /// Returns what waits and what would become of it, without running anything.
     pub fn explain(&self) -> Explanation {
-        // What a flush would do first.
+        // A flush would do that first.
         let (merged, old) = {
             let mut state = self.lock();
             let (merged, old) = state.merge_equal_calls();

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::decide::{Evaluated, Form};
 use super::operation::Structure;
 
-/// What is inferred of a call that can wait; the same for all calls of its form.
+/// The inferred results and effects of a call that can wait; the same for all calls of its form.
 #[derive(Debug)]
 pub(super) struct CallForm {
     /// The results, contiguous and in new memory; `None` for one that the call doesn't want. Empty if
@@ -80,7 +80,7 @@ impl KnownForms {
             entries.resize_with(ENTRIES, || None);
             std::mem::swap(&mut entries[key.entry()], &mut entry);
         }
-        // What is left is dropped without the lock.
+        // The entry that was there is dropped without the lock.
     }
 }
 

@@ -357,7 +357,7 @@ impl PyFused {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Whoever has the lock doesn't run Python's code.
+        // Holding the lock, nothing runs Python's code.
         for (recording, arrange) in self.plain().iter() {
             visit.call(recording)?;
             visit.call(arrange)?;

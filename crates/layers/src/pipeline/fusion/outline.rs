@@ -111,6 +111,6 @@ impl Outline {
             known.resize_with(ENTRIES, || None);
             std::mem::swap(&mut known[self.entry], &mut entry);
         }
-        // What is left is dropped without the lock, since a kernel's destructor may run any code.
+        // The entry that was there is dropped without the lock, since a kernel's destructor may run any code.
     }
 }

@@ -61,7 +61,7 @@ impl fmt::Debug for Tiled {
 /// The arguments of a call, `None` for its tensor.
 pub(in crate::pipeline) type CallArgs = SmallVec<[Option<Value>; 4]>;
 
-/// What is the same in all tiles.
+/// The inputs, numbers and results of all tiles.
 struct Job<'a> {
     tiled: &'a Tiled,
     cut: Arc<Cut>,
