@@ -92,13 +92,8 @@ impl Session {
     /// Returns what waits and what would become of it, without running anything.
     pub fn explain(&self) -> Explanation {
         // A flush would do that first.
-        let (merged, old) = {
-            let mut state = self.lock();
-            let (merged, old) = state.merge_equal_calls();
-            state.statistics.merged += merged as u64;
-            (merged, old)
-        };
-        drop((merged, old));
+        let old = self.lock().merge_equal_calls();
+        drop(old);
         let producers = self.producers();
         let (operations, at_once, bytes, statistics) = {
             let state = self.lock();

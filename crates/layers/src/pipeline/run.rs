@@ -130,9 +130,10 @@ impl Session {
         let _turn = self.take_turn()?;
         let (chosen, old) = {
             let mut state = self.lock();
-            let (merged, old) = state.merge_equal_calls();
-            state.statistics.merged += merged as u64;
             let chosen = choose(&mut state);
+            // A few operations that a call needs aren't worth a look at all that waits.
+            let is_all = chosen.len() == state.waiting.len();
+            let old = if is_all { state.merge_equal_calls() } else { Vec::new() };
             if !chosen.is_empty() {
                 state.statistics.flushes += 1;
             }

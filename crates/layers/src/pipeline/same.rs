@@ -19,14 +19,14 @@ type Alike = FxHashMap<(usize, usize), SmallVec<[usize; 1]>>;
 type Instead = FxHashMap<usize, Arc<PendingBuffer>>;
 
 impl State {
-    /// Lets waiting operations read the results of the first of several equal calls. Returns the number of
-    /// calls that nobody reads any more, and what their readers had, to be dropped without the lock.
-    pub(super) fn merge_equal_calls(&mut self) -> (usize, Vec<Value>) {
+    /// Lets waiting operations read the results of the first of several equal calls. Returns the arguments
+    /// that they had before, to be dropped without the lock.
+    pub(super) fn merge_equal_calls(&mut self) -> Vec<Value> {
         let (mut merged, mut old) = (0, Vec::new());
         let mut operations: Vec<Arc<Operation>> = self.waiting.iter().cloned().collect();
         operations.retain(|one| !self.running.contains(&one.index));
         if !has_alike(&operations) {
-            return (merged, old);
+            return old;
         }
         let uses = Uses::of(&self.waiting.iter().cloned().collect::<Vec<_>>());
         let (mut alike, mut instead) = (Alike::default(), Instead::default());
@@ -51,7 +51,8 @@ impl State {
             self.readers.clear();
             self.noted = 0;
         }
-        (merged, old)
+        self.statistics.merged += merged;
+        old
     }
 }
 

@@ -140,7 +140,7 @@ fn compile(program: &Program, unit: &Unit, limits: &Limits) -> Compiled {
     let members: Option<Vec<&Member>> =
         unit.ops.iter().map(|op| program.members[*op].as_ref()).collect();
     let Some(members) = members else { return Compiled::No };
-    // By itself it is a part of tiles at most, which are on the host.
+    // By itself it is a part of tiles at most.
     if members.len() == 1 && program.rows[unit.ops[0]].is_none() {
         return Compiled::No;
     }

@@ -94,7 +94,7 @@ impl Session {
         }
         let (chosen, old) = {
             let mut state = self.lock();
-            let (_, old) = state.merge_equal_calls();
+            let old = state.merge_equal_calls();
             (plan::everything(&state.waiting), old)
         };
         drop(old);
