@@ -44,10 +44,9 @@ class Guide:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        # Flags and folders of the host's own build aren't the reader's.
-        kept = {
-            k: v for k, v in os.environ.items() if "RUSTFLAGS" not in k and "TARGET_DIR" not in k
-        }
+        # Flags, folders and profiles of the host's own build aren't the reader's.
+        hosts = ("RUSTFLAGS", "TARGET_DIR", "CARGO_PROFILE_")
+        kept = {k: v for k, v in os.environ.items() if not any(word in k for word in hosts)}
         tools = [str(Path(sys.executable).parent), str(Path(CARGO).parent), kept.get("PATH", "")]
         self.environment = kept | {"PATH": os.pathsep.join(tools), "CARGO_TERM_COLOR": "never"}
 
