@@ -39,7 +39,9 @@ def sources(tmp_path_factory):
     run(sys.executable, "-m", "maturin", "sdist", "--out", str(folder))
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        # Releases before 3.11.4 have no filters.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(folder)
     (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
     return unpacked
 
