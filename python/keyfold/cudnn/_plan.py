@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def device(self) -> _core.Device:
-        """The device that it runs on."""
+        """The device that it runs on; `cuda:0` of a plan for a card that isn't here."""
         return self._native.device
 
     @property
