@@ -23,11 +23,11 @@ impl State {
     /// that they had before, to be dropped without the lock.
     pub(super) fn merge_equal_calls(&mut self) -> Vec<Value> {
         let (mut merged, mut old) = (0, Vec::new());
-        let mut operations: Vec<Arc<Operation>> = self.waiting.iter().cloned().collect();
-        operations.retain(|one| !self.running.contains(&one.index));
-        if !has_alike(&operations) {
+        let waits = |one: &&Arc<Operation>| !self.running.contains(&one.index);
+        if !has_alike(self.waiting.iter().filter(waits), self.waiting.len()) {
             return old;
         }
+        let operations: Vec<Arc<Operation>> = self.waiting.iter().filter(waits).cloned().collect();
         let uses = Uses::of(&self.waiting.iter().cloned().collect::<Vec<_>>());
         let (mut alike, mut instead) = (Alike::default(), Instead::default());
         for (at, operation) in operations.iter().enumerate() {
@@ -56,11 +56,13 @@ impl State {
     }
 }
 
-/// Returns whether two operations are of one form, and read one memory first: most flushes have none.
-fn has_alike(operations: &[Arc<Operation>]) -> bool {
+/// Returns whether two of at most `count` operations are of one form, and read one memory first: most flushes
+/// have none.
+fn has_alike<'a>(operations: impl Iterator<Item = &'a Arc<Operation>>, count: usize) -> bool {
     let mut seen = FxHashSet::default();
-    seen.reserve(operations.len());
-    operations.iter().any(|one| is_candidate(one) && !seen.insert(key(one)))
+    seen.reserve(count);
+    let mut operations = operations.filter(|one| is_candidate(one));
+    operations.any(|one| !seen.insert(key(one)))
 }
 
 /// Returns whether a call has results alone, which depend on its arguments alone, and is computed. The calls
@@ -69,11 +71,12 @@ fn is_candidate(operation: &Operation) -> bool {
     operation.is_pure() && !operation.results.is_empty() && !operation.is_dead()
 }
 
-/// Returns the form of a call, whose operator and numbers it has, and the first memory that it reads.
+/// Returns the form of a call, whose operator and numbers it has, and the memory of its first tensor argument.
 fn key(operation: &Operation) -> (usize, usize) {
-    let mut first = None;
-    each_tensor(operation, &mut |tensor| {
-        first.get_or_insert(memory_id(tensor));
+    let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = args.iter().find_map(|arg| match arg {
+        Value::Tensor(tensor) => Some(memory_id(tensor)),
+        _ => None,
     });
     (Arc::as_ptr(&operation.form).addr(), first.unwrap_or(0))
 }
