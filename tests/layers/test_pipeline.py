@@ -122,6 +122,26 @@ def test_arrays_of_other_libraries_are_constants_and_results_are_tensors():
     assert type(kf.exp(a)) is np.ndarray
 
 
+def test_an_array_is_copied_again_only_after_it_changed():
+    a = X.copy()
+    x = kf.asarray(a)
+    with kf.pipeline() as pipe:
+        y = kf.exp(a) * a + x
+        assert pipe.pending_bytes() == (1 + 3) * a.nbytes
+        a[1] = -5.0
+        z = x * 2.0
+        assert pipe.pending_bytes() == (2 + 4) * a.nbytes
+        assert (x * 2.0).tolist() == [2.0, -10.0, 6.0]
+        a[1] = X[1]
+        w = kf.stack([x, x, kf.asarray(a[::2].repeat(2)[:3])])
+        part = x[1:] + a[1:]
+        assert pipe.pending_bytes() == (1 + 1 + 3) * a.nbytes + (1 + 1) * a[1:].nbytes
+    assert np.array_equal(y.numpy(), np.exp(X) * X + X)
+    assert z.tolist() == [2.0, -10.0, 6.0]
+    assert w.tolist() == [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 1.0, 3.0]]
+    assert part.tolist() == [4.0, 6.0]
+
+
 def test_memory_that_numpy_may_write_is_copied(x):
     shared = x.numpy()
     with kf.pipeline():

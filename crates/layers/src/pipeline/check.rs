@@ -17,6 +17,7 @@ use keyfold_tensor::{BufferHandle, DeviceBuffer, Tensor, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::copies::bytes_of;
 use super::host;
 use super::operation::{Operation, Slot, for_each_tensor, memory_id, ready_of};
 use super::session::Session;
@@ -306,14 +307,6 @@ fn are_nan_alike(a: Scalar, b: Scalar) -> bool {
 
 fn on_host(tensor: &Tensor) -> Result<Tensor> {
     tensor.to_device(Device::CPU)?.contiguous()
-}
-
-/// Returns the bytes of a contiguous tensor on the host.
-fn bytes_of(tensor: &Tensor) -> Result<Tensor> {
-    let buffer = tensor.buffer().clone().with_dtype(DType::U8)?;
-    let offset = tensor.offset() * tensor.dtype().size();
-    let (shape, strides) = (Shape::new(&[tensor.nbytes()])?, Strides::new(&[1])?);
-    Tensor::from_parts(buffer, shape, strides, offset)
 }
 
 /// Returns the index of an element by its place in row-major order.

@@ -39,6 +39,7 @@
 
 mod check;
 mod compute;
+mod copies;
 mod decide;
 mod explain;
 mod failure;

@@ -12,6 +12,7 @@ use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::compute::compute;
+use super::copies::copy_of;
 use super::decide::{Decision, Form, Inference, decide};
 use super::host::{self, Site};
 use super::known::CallForm;
@@ -169,8 +170,8 @@ impl Kept<'_> {
         }
         // A recording reads what is there when it is replayed.
         if tensor.buffer().is_lent() && !self.session.only_records {
-            let copy = tensor.copy()?;
-            self.copied += tensor.nbytes() as u64;
+            let (copy, is_new) = copy_of(self.session, tensor)?;
+            self.copied += if is_new { tensor.nbytes() as u64 } else { 0 };
             self.versions.push(copy.version());
             self.args.push(Value::Tensor(copy));
         } else {

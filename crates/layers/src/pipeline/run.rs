@@ -34,8 +34,11 @@ impl Drop for Turn<'_> {
         if state.turns == 0 {
             state.runner = None;
             self.0.runs.store(false, Ordering::Relaxed);
+            let is_done = state.waiting.len() == 0;
+            let copies = is_done.then(|| std::mem::take(&mut state.copies));
             drop(state);
             self.0.freed.notify_all();
+            drop(copies);
         }
     }
 }

@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::check::Check;
+use super::copies::Copies;
 use super::failure::Failure;
 use super::operation::{Operation, Slot};
 use super::waiting::Waiting;
@@ -135,6 +136,8 @@ pub(super) struct State {
     pub(super) refused: Option<String>,
     /// The context of the last recorded operation, which most share.
     pub(super) context: Option<Arc<LocalContext>>,
+    /// Dropped when nothing waits.
+    pub(super) copies: Copies,
 }
 
 /// An open pipeline: the local data of the keys Pipeline and Deferred.
@@ -275,7 +278,7 @@ impl Session {
                 "the pipeline's block was left before this tensor was computed",
             ))
         };
-        let left: Vec<Arc<Operation>> = {
+        let (left, _copies): (Vec<Arc<Operation>>, Copies) = {
             let mut state = self.lock();
             if state.runner.is_some() {
                 // The running thread still uses them, and ends with them.
@@ -287,7 +290,7 @@ impl Session {
             state.pending_bytes = 0;
             state.readers.clear();
             state.oldest = None;
-            list.into_iter().flatten().collect()
+            (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies))
         };
         if left.is_empty() {
             return;
