@@ -1,26 +1,21 @@
 //! `Options::check`: each flush also runs its operations eagerly, and compares.
 
+#[path = "support/pipelines.rs"]
+mod pipelines;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyfold::ops::aten;
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, Kernel};
-use keyfold_layers::pipeline::{Check, Ending, Options, Session, Statistics};
+use keyfold_layers::pipeline::{Check, Options, Session, Statistics};
 use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 /// Runs a block in a pipeline that checks; returns its result, the outcome and the counters.
 fn checked<R>(f: impl FnOnce(&Arc<Session>) -> R) -> (R, Result<()>, Statistics) {
-    keyfold::init();
-    let options = Options { check: Some(Check::Eager), ..Options::default() };
-    let session = Session::new(options).unwrap();
-    session.open();
-    let guard = session.enter();
-    let result = f(&session);
-    guard.close().unwrap();
-    let ended = session.close(Ending::Run);
-    (result, ended, session.statistics())
+    pipelines::within(Options { check: Some(Check::Eager), ..Options::default() }, f)
 }
 
 fn numbers() -> Tensor {

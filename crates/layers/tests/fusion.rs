@@ -1,36 +1,28 @@
 //! Fusion in pipelines: operations that are computed in one pass, with the results of one by one.
 
+#[path = "support/pipelines.rs"]
+mod pipelines;
+
 use std::sync::Arc;
 
 use keyfold::ops::aten;
 use keyfold_core::{DType, ErrorKind, Result, Scalar};
 use keyfold_dispatch::{DispatchKey, Kernel, Override};
-use keyfold_layers::pipeline::{Ending, Options, Session, Statistics};
+use keyfold_layers::pipeline::{Options, Session, Statistics};
 use keyfold_tensor::{Tensor, Value};
 use proptest::prelude::*;
 
+use pipelines::bits;
+
 /// Runs a block in a pipeline; returns its result, the outcome and the counters.
 fn within<R>(f: impl FnOnce(&Arc<Session>) -> R) -> (R, Result<()>, Statistics) {
-    keyfold::init();
-    let session = Session::new(Options::default()).unwrap();
-    session.open();
-    let guard = session.enter();
-    let result = f(&session);
-    guard.close().unwrap();
-    let ended = session.close(Ending::Run);
-    (result, ended, session.statistics())
+    pipelines::within(Options::default(), f)
 }
 
+/// Makes float64 numbers from 0.5 to 3.5.
 fn numbers(shape: &[usize]) -> Tensor {
-    keyfold::init();
-    let count = shape.iter().product::<usize>();
-    let numbers: Vec<f64> = (0..count).map(|at| (at as f64 * 0.7).sin() + 1.5).collect();
-    Tensor::from_slice(&numbers, shape).unwrap()
-}
-
-fn bits(tensor: &Tensor) -> Vec<u64> {
-    let wide = aten::to(tensor, DType::F64).unwrap();
-    wide.to_vec::<f64>().unwrap().into_iter().map(f64::to_bits).collect()
+    let numbers = pipelines::numbers(shape, DType::F64);
+    aten::add_scalar(&aten::abs(&numbers).unwrap(), 0.5).unwrap()
 }
 
 /// Five pointwise operations.

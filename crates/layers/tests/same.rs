@@ -1,23 +1,20 @@
 //! Equal calls in a pipeline, of which one is computed.
 
+#[path = "support/pipelines.rs"]
+mod pipelines;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold::ops::aten;
 use keyfold_core::{Result, Scalar};
 use keyfold_dispatch::{DispatchKey, Kernel};
-use keyfold_layers::pipeline::{Ending, Options, Session, Statistics};
+use keyfold_layers::pipeline::{Options, Session, Statistics};
 use keyfold_tensor::Tensor;
 
-fn within<R>(f: impl FnOnce(&Session) -> R) -> (R, Result<()>, Statistics) {
-    keyfold::init();
-    let session = Session::new(Options::default()).unwrap();
-    session.open();
-    let guard = session.enter();
-    let result = f(&session);
-    guard.close().unwrap();
-    let ended = session.close(Ending::Run);
-    (result, ended, session.statistics())
+/// Runs a block in a pipeline; returns its result, the outcome and the counters.
+fn within<R>(f: impl FnOnce(&Arc<Session>) -> R) -> (R, Result<()>, Statistics) {
+    pipelines::within(Options::default(), f)
 }
 
 fn numbers() -> Tensor {

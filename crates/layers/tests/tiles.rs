@@ -1,37 +1,24 @@
 //! Steps of a pipeline that are computed tile by tile, with the results of one by one.
 
+#[path = "support/pipelines.rs"]
+mod pipelines;
+
 use std::sync::{Arc, Mutex};
 
 use keyfold::ops::aten;
 use keyfold_core::{DType, Device, Result};
 use keyfold_dispatch::{DispatchKey, Kernel, Override};
-use keyfold_layers::pipeline::{Ending, Explanation, Options, Session, Statistics};
+use keyfold_layers::pipeline::{Explanation, Options, Session, Statistics};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use proptest::prelude::*;
 
+use pipelines::{bits, numbers};
+
 /// Runs a program in a pipeline; returns its result, what it was to be, and the counters.
 fn deferred<R>(program: impl FnOnce() -> Result<R>) -> (Result<R>, Explanation, Statistics) {
-    keyfold::init();
-    let session: Arc<Session> = Session::new(Options::default()).unwrap();
-    session.open();
-    let guard = session.enter();
-    let result = program();
-    let plan = session.explain();
-    guard.close().unwrap();
-    let ended = session.close(Ending::Run);
-    (ended.and(result), plan, session.statistics())
-}
-
-fn numbers(shape: &[usize], dtype: DType) -> Tensor {
-    keyfold::init();
-    let count = shape.iter().product::<usize>();
-    let numbers: Vec<f64> = (0..count).map(|at| (at as f64 * 0.7).sin() * 3.0).collect();
-    aten::to(&Tensor::from_slice(&numbers, shape).unwrap(), dtype).unwrap()
-}
-
-fn bits(tensor: &Tensor) -> Vec<u64> {
-    let wide = aten::to(tensor, DType::F64).unwrap();
-    wide.to_vec::<f64>().unwrap().into_iter().map(f64::to_bits).collect()
+    let run = |session: &Arc<Session>| (program(), session.explain());
+    let ((result, plan), ended, counted) = pipelines::within(Options::default(), run);
+    (ended.and(result), plan, counted)
 }
 
 /// Reduces a dimension, which stays with size 1.
