@@ -31,6 +31,7 @@ BARS_FROM = 100_000
 LENGTHS = (4, 8, 16, 32)
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 ROW_SIZES, ROW = (100_000, 1_000_000, 10_000_000), 1_000
+TOTAL_SIZES = 100_000, 10_000_000
 PRODUCTS, PRODUCT_SIZES = 8, (64, 256, 512)
 
 Function = Callable[..., Any]
@@ -195,6 +196,53 @@ def reduced_rows(length: int, sizes: tuple[int, ...]) -> Iterator[Row]:
             )
 
 
+def total_rows(length: int, sizes: tuple[int, ...]) -> Iterator[Row]:
+    """A mean square, and a chain that is summed; by hand an expression, then the reduction."""
+
+    def mean_square(f: SimpleNamespace) -> Function:
+        mean = f.mean
+        return lambda x, y: mean((x - y) ** 2)
+
+    def mean_square_by_hand(_: Any) -> Function:
+        made = kf.Expression("(x - y) ** 2")
+        return lambda x, y: kf.mean(made(x, y))
+
+    def total(f: SimpleNamespace) -> Function:
+        chain, total = chains.python("arithmetic", length, vars(f)), f.total
+        return lambda x, a, b: total(chain(x, a, b))
+
+    def total_by_hand(_: Any) -> Function:
+        made = chains.expression("arithmetic", length)
+        return lambda x, a, b: kf.sum(made(x, a, b))
+
+    table = "ending in a reduction of everything"
+    for size in sizes:
+        x, a, b = inputs(size)
+        count = f"{size:.0e}".replace("e+0", "e")
+        yield Row(
+            table,
+            f"mean square, {count}",
+            (x, a),
+            mean_square,
+            size,
+            2 * size,
+            {BY_HAND: mean_square_by_hand},
+            bars={BY_HAND: WITHIN_HAND},
+        )
+        yield Row(
+            table,
+            f"{length} arithmetic and total, {count}",
+            (x, a, b),
+            total,
+            size,
+            3 * size,
+            {BY_HAND: total_by_hand},
+            bars={BY_HAND: WITHIN_HAND},
+            tolerance=1e-3,
+            length=length,
+        )
+
+
 def softmax(f: SimpleNamespace) -> Function:
     """Softmax of rows."""
     exp, row_max, row_sum = f.exp, f.row_max, f.row_sum
@@ -312,6 +360,7 @@ def make_rows(quick: bool, large: bool) -> Iterator[Row]:
     rows = (BARS_FROM,) if quick else ROW_SIZES
     yield from chain_rows((4, 8) if quick else LENGTHS, sizes)
     yield from reduced_rows(8, rows)
+    yield from total_rows(8, TOTAL_SIZES[:1] if quick else TOTAL_SIZES)
     yield from norm_rows(rows)
     yield from mlp_rows(*((32, 64) if quick else (256, 512)))
     yield from product_rows(PRODUCT_SIZES[:1] if quick else PRODUCT_SIZES)
