@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -178,6 +179,44 @@ def test_ctrl_c_in_a_kernel_stops_the_flush_and_the_rest_can_run_later(x, operat
         assert pipe.pending_count() == 2
         assert y.tolist() == [2.0, 4.0, 6.0]
         assert z.tolist() == [2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("how", ["kf.sum(y)", "kf.sum(y, axis=1)"])
+def test_ctrl_c_ends_a_long_run_of_tiles_and_it_can_run_later(how):
+    program = f"""
+        import os, signal, threading, time
+        import keyfold as kf
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        x = kf.ones((2000, 5000), dtype="float32")
+
+        def chain():
+            y = x
+            for _ in range(40):
+                y = kf.tanh(kf.exp(y))
+            return {how}
+
+        with kf.pipeline(max_pending_bytes=1 << 40) as pipe:
+            total = chain()
+            assert [group["tiles"] for group in pipe.explain().groups] == [True]
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                pipe.flush()
+                time.sleep(5)
+            except KeyboardInterrupt:
+                print("interrupted" if total.is_pending else "late")
+            print(pipe.pending_count())
+        print((total.numpy() == chain().numpy()).all())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=os.environ | {"KEYFOLD_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.split() == ["interrupted", "81", "True"], done.stderr
 
 
 def test_a_generator_that_is_closed_gives_up_and_closes(x):

@@ -1,4 +1,4 @@
-"""Groups, reductions of rows and softmax that hand on rows are computed tile by tile."""
+"""Groups and reductions that hand on rows, or parts of long lanes, are computed tile by tile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def deferred(program: Any, *inputs: kf.Tensor) -> tuple[kf.Tensor, Any]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(300, 257), (5, 70, 300), (3, 100_000)])
+@pytest.mark.parametrize("shape", [(600, 257), (5, 140, 300), (3, 100_000)])
 def test_the_bits_are_those_of_one_by_one(dtype: str, shape: tuple[int, ...]) -> None:
     x = numbers(*shape, dtype=dtype)
     result, plan = deferred(spread, x)
@@ -62,6 +62,27 @@ def test_what_stays_in_the_cache_is_told() -> None:
         str(plan).replace("\n", " ")
     )
     assert same_bits(result, softmax(x))
+
+
+@pytest.mark.parametrize("reduce", [kf.sum, kf.mean, kf.max, kf.any])
+@pytest.mark.parametrize("shape", [(200_000,), (1000, 131), (2, 70_000)])
+def test_a_reduction_of_everything_is_computed_part_by_part(
+    shape: tuple[int, ...], reduce: Any
+) -> None:
+    x, y = numbers(*shape), numbers(shape[-1], seed=1)
+
+    def program(x: kf.Tensor, y: kf.Tensor) -> kf.Tensor:
+        return reduce((x - y) ** 2)
+
+    result, plan = deferred(program, x, y)
+    (group,) = plan.groups
+    assert (group["operations"], group["stored"], group["tiles"]) == ([0, 1, 2], [2], True)
+    assert group["saved_bytes"] == 2 * x.nbytes
+    expected = program(x, y)
+    assert same_bits(result, expected)
+    fused = kf.fuse(program)
+    assert same_bits(fused(x, y), expected)
+    assert same_bits(fused(x, y), expected)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 163, 164, 1000])

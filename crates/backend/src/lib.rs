@@ -79,7 +79,10 @@ pub use registry::{
 };
 pub use rows::{RowParams, Rows};
 pub use scan::{Scan, ScanParams};
-pub use tiles::{Cut, Part, Tiles, Whole, compute_parts, tiles_of};
+pub use tiles::{
+    Broadcast, Cut, Part, PartCut, Partial, RangeInput, ReduceParts, RowCut, Tiles, Whole,
+    compute_parts, compute_range, join_parts, tiles_of,
+};
 
 /// A device's implementation of the operators.
 ///

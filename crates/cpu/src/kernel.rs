@@ -79,10 +79,10 @@ pub(crate) fn offer_several<S: Axes, P: 'static>(
 
 /// Returns the table's kernel at a point as an offer.
 #[inline]
-pub(crate) fn offer<S: Axes, P: 'static>(
-    table: &Table<S, P>,
+fn select<S: Axes, K: Clone + 'static>(
+    table: &DispatchTable<S, K>,
     point: impl Query<S>,
-) -> Offer<&dyn Launch<P>> {
+) -> Offer<&K> {
     match table.select(point) {
         Ok(kernel) => Offer::Native(kernel),
         Err(error) => Offer::No(error.message().to_owned().into()),
@@ -91,24 +91,41 @@ pub(crate) fn offer<S: Axes, P: 'static>(
 
 pub(crate) type Table<S, P> = DispatchTable<S, HostKernel<P>>;
 
+/// As [`select`], for kernels that are launched.
+#[inline]
+pub(crate) fn offer<S: Axes, P: 'static>(
+    table: &Table<S, P>,
+    point: impl Query<S>,
+) -> Offer<&dyn Launch<P>> {
+    select(table, point).map(|kernel| kernel as _)
+}
+
 /// Makes the table of the operation of a name.
-type Build<S, P> = fn(&str) -> Table<S, P>;
+type Build<S, K> = fn(&str) -> DispatchTable<S, K>;
 
-/// The kernels of a group: a table for each operation.
-pub(crate) struct Group<S: Axes, P: 'static>(Vec<(Operation, Table<S, P>)>);
+/// The kernels of a group, of type `K`: a table for each operation.
+pub(crate) struct Group<S: Axes, K: Clone + 'static>(Vec<(Operation, DispatchTable<S, K>)>);
 
-impl<S: Axes, P: 'static> Group<S, P> {
+impl<S: Axes, K: Clone + 'static> Group<S, K> {
     /// Makes the tables of the operations of these names.
-    pub(crate) fn new<const N: usize>(operations: [(&'static str, Build<S, P>); N]) -> Self {
+    pub(crate) fn new<const N: usize>(operations: [(&'static str, Build<S, K>); N]) -> Self {
         Group(operations.map(|(name, table)| (Operation::new(name), table(name))).into())
     }
 
     /// Offers an operation's kernel at a point of its table.
     #[inline]
-    pub(crate) fn offer(&self, op: &Operation, point: impl Query<S>) -> Offer<&dyn Launch<P>> {
+    pub(crate) fn select(&self, op: &Operation, point: impl Query<S>) -> Offer<&K> {
         let Some((_, table)) = self.0.iter().find(|(known, _)| known == op) else {
             return Offer::No(format!("it has no operation named '{}'", op.name()).into());
         };
-        offer(table, point)
+        select(table, point)
+    }
+}
+
+impl<S: Axes, P: 'static> Group<S, HostKernel<P>> {
+    /// As [`Group::select`], for kernels that are launched.
+    #[inline]
+    pub(crate) fn offer(&self, op: &Operation, point: impl Query<S>) -> Offer<&dyn Launch<P>> {
+        self.select(op, point).map(|kernel| kernel as _)
     }
 }

@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use keyfold_backend::{Expressions, GroupKernel, Offer, PointwiseKernel, Tiles};
-use keyfold_core::{Result, Scalar};
+use keyfold_backend::{
+    Expressions, GroupKernel, Offer, Operation, PointwiseKernel, ReduceParts, Tiles,
+};
+use keyfold_core::{DType, Result, Scalar};
 use keyfold_expr::Lowered;
 use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_kit::evaluate::{MAX_INPUTS, evaluate, evaluate_all};
@@ -13,6 +15,7 @@ use keyfold_kit::pool::{Schedule, parallel_for};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
+use crate::reduce::parts_of;
 
 /// A compiled expression.
 struct EvaluatorKernel(Program);
@@ -72,9 +75,9 @@ impl Expressions for HostBackend {
 }
 
 impl Tiles for HostBackend {
-    fn elements(&self) -> usize {
-        // 128 KiB of float32. Four such tensors are half of an L2 cache of 1 MiB.
-        1 << 15
+    fn bytes(&self) -> usize {
+        // Half of an L2 cache of 1 MiB.
+        1 << 19
     }
 
     fn for_each(
@@ -83,5 +86,14 @@ impl Tiles for HostBackend {
         f: &(dyn Fn(Range<usize>) -> Result<()> + Sync),
     ) -> Result<()> {
         parallel_for(Schedule::Adaptive, 0..tiles, 1, f)
+    }
+
+    fn reduce_parts(
+        &self,
+        op: &'static Operation,
+        input: DType,
+        output: DType,
+    ) -> Option<&dyn ReduceParts> {
+        parts_of(op, input, output)
     }
 }

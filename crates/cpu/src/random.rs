@@ -146,7 +146,7 @@ fn normal(name: &str) -> Kernels {
 
 impl Random for HostBackend {
     fn random(&self, op: &'static Operation, output: DType) -> Offer<&dyn Launch<RandomParams>> {
-        static KERNELS: LazyLock<Group<(Dtype,), RandomParams>> =
+        static KERNELS: LazyLock<Group<(Dtype,), HostKernel<RandomParams>>> =
             LazyLock::new(|| Group::new([("uniform", uniform), ("normal", normal)]));
         KERNELS.offer(op, (output,))
     }

@@ -7,6 +7,7 @@
 
 use std::ops::Deref;
 
+use keyfold_backend::ReduceParams;
 use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape};
 use keyfold_dispatch::Args;
 use keyfold_layers::autograd::TensorMeta;
@@ -131,6 +132,13 @@ pub(crate) trait Run: Sized {
         0
     }
 
+    /// Returns the reduction that it is, if it goes along the last dimensions: [`Form::reduces`].
+    ///
+    /// [`Form::reduces`]: keyfold_layers::pipeline::Form::reduces
+    fn reduces(&self) -> Option<ReduceParams> {
+        None
+    }
+
     /// Allocates the result and computes it.
     ///
     /// # Errors
@@ -227,20 +235,29 @@ impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {
     }
 }
 
-/// A computation along dimensions behind the first ones, whose number it has: each index of those is computed
-/// by itself. It writes results of any strides.
-pub(crate) struct Lanes<F>(pub(crate) usize, pub(crate) F);
+/// A computation along dimensions, which writes results of any strides.
+pub(crate) struct Lanes<F> {
+    /// The number of dimensions before those that it goes along: each index of them is computed by itself.
+    pub(crate) rows: usize,
+    /// The reduction that it is, if it goes along the last dimensions.
+    pub(crate) reduces: Option<ReduceParams>,
+    pub(crate) run: F,
+}
 
 impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for Lanes<F> {
     const ANY_STRIDES: bool = true;
 
     #[inline(always)]
     unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
-        self.1(op, out)
+        (self.run)(op, out)
     }
 
     fn rows(&self) -> usize {
-        self.0
+        self.rows
+    }
+
+    fn reduces(&self) -> Option<ReduceParams> {
+        self.reduces
     }
 }
 

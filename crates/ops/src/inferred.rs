@@ -1,5 +1,6 @@
 //! The inferred shape, dtype, strides and aliasing of a result, and their comparison with a kernel's result.
 
+use keyfold_backend::ReduceParams;
 use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_dispatch::Value as _;
 use keyfold_layers::autograd::TensorMeta;
@@ -39,6 +40,8 @@ pub struct Inferred {
     pub(crate) evaluates: Option<Box<Evaluated>>,
     /// The leading dimensions along which each index is computed by itself: [`Form::rows`].
     pub(crate) rows: usize,
+    /// The reduction along the last dimensions that it is: [`Form::reduces`].
+    pub(crate) reduces: Option<ReduceParams>,
 }
 
 impl PartialEq for Inferred {
@@ -54,7 +57,8 @@ impl Inferred {
     /// Makes a contiguous result in new memory.
     pub fn fresh(shape: Shape, dtype: DType) -> Inferred {
         let strides = layout::contiguous_strides(&shape);
-        Inferred { shape, dtype, strides, aliasing: Aliasing::Fresh, evaluates: None, rows: 0 }
+        let (aliasing, evaluates) = (Aliasing::Fresh, None);
+        Inferred { shape, dtype, strides, aliasing, evaluates, rows: 0, reduces: None }
     }
 
     /// Makes a result that is the argument at that position.
@@ -82,14 +86,15 @@ impl Inferred {
             Aliasing::View { .. } => Memory::Shared,
             Aliasing::Argument(number) => Memory::Argument(number),
         };
-        let Inferred { shape, dtype, strides, evaluates, rows, .. } = self;
-        Form { shape, dtype, strides, memory, evaluates, rows }
+        let Inferred { shape, dtype, strides, evaluates, rows, reduces, .. } = self;
+        Form { shape, dtype, strides, memory, evaluates, rows, reduces }
     }
 
     /// Describes the result of a planned call with these arguments.
     pub(crate) fn of_plan(plan: CallPlan<impl Run>, args: &[ValueRef<'_>]) -> Inferred {
         let (evaluates, rows) = (plan.run.evaluates(args), plan.run.rows());
-        Inferred { evaluates, rows, ..Inferred::of_form(plan.form) }
+        let reduces = plan.run.reduces();
+        Inferred { evaluates, rows, reduces, ..Inferred::of_form(plan.form) }
     }
 
     pub(crate) fn of_form(form: TensorMeta) -> Inferred {
@@ -104,6 +109,7 @@ impl Inferred {
             aliasing,
             evaluates: None,
             rows: 0,
+            reduces: None,
         }
     }
 

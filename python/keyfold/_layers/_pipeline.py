@@ -63,9 +63,9 @@ class PipelinePlan:
             `bytes`.
         groups: the operations that are computed together. Each is a dict: `operations` (their
             indices), `stored` (those whose results are stored), `tiles` (False: in one pass over
-            memory; True: tile by tile, some rows by all of them, then the next rows), `saved_bytes`
-            (of the other results, which in one pass are neither written nor read, and tile by tile
-            stay in the cache).
+            memory; True: tile by tile, some rows, or a part of a long lane, by all of them, then
+            the next ones), `saved_bytes` (of the other results, which in one pass are neither
+            written nor read, and tile by tile stay in the cache).
         at_once: the calls that ran at once, as dicts: `operator`, `reason`, `count`.
         bytes: how many bytes wait.
     """

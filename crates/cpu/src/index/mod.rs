@@ -59,7 +59,7 @@ impl<C: HasDtype<Element: HasNumber>> Body<C, Kernel> for ScatterAdd {
     }
 }
 
-static KERNELS: LazyLock<Group<(Dtype,), IndexParams>> = LazyLock::new(|| {
+static KERNELS: LazyLock<Group<(Dtype,), Kernel>> = LazyLock::new(|| {
     Group::new([
         ("take", |name| built(Kernels::builder(name).cover((ALL_DTYPES,), Take))),
         ("put", |name| built(Kernels::builder(name).cover((ALL_DTYPES,), Put))),

@@ -1,16 +1,14 @@
 //! Whether all elements, or any, are nonzero. NaN is nonzero.
 
-use keyfold_backend::ReduceParams;
 use keyfold_core::{Element, Result};
 use keyfold_kit::axes::{Body, Bool, HasDtype, Output};
-use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
+use super::call::{ReduceCall, ReduceKernel};
 use super::convert::{BoolByte, NonZero, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{AllOrAny, Monoid, Ordered};
-use super::{Kernel, Kernels, base, out_base, run};
-use crate::kernel::HostKernel;
+use super::{Kernel, Kernels, run};
 
 /// The kernels of `all` and `any`.
 #[derive(Clone, Copy)]
@@ -21,7 +19,7 @@ where
     C: HasDtype<Element: ReductionTypes<Tested: NonZero<Magnitude: Ordered + To<BoolByte>>>>,
 {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(launch::<C::Element, Of<C>, ALL>)
+        ReduceKernel(launch::<C::Element, Of<C>, ALL>)
     }
 }
 
@@ -32,30 +30,22 @@ pub(crate) fn kernels<const ALL: bool>(name: &str) -> Kernels {
     table.build().expect("each dtype is covered once")
 }
 
-fn launch<E, S, const ALL: bool>(
-    params: &ReduceParams,
-    inputs: &[&Tensor],
-    out: &Tensor,
-) -> Result<()>
+fn launch<E, S, const ALL: bool>(call: &ReduceCall<'_>) -> Result<()>
 where
     E: Element,
     S: NonZero<Magnitude: Ordered + To<BoolByte>>,
 {
-    decide::<S, ALL>(params, (inputs[0], Input::plain(base::<E>(inputs[0])?)), out)
+    decide::<S, ALL>(call, Input::plain(call.base::<E>()?))
 }
 
 /// Compiled once for all element types with these bits.
 #[inline(never)]
-fn decide<S, const ALL: bool>(
-    params: &ReduceParams,
-    x: (&Tensor, Input<S>),
-    out: &Tensor,
-) -> Result<()>
+fn decide<S, const ALL: bool>(call: &ReduceCall<'_>, input: Input<S>) -> Result<()>
 where
     S: NonZero<Magnitude: Ordered + To<BoolByte>>,
 {
     let ops =
         ReductionKernels::of::<S::Loop, AllOrAny<S::Magnitude, ALL>, AllOrAny<S::Magnitude, ALL>>();
     let empty = AllOrAny::<S::Magnitude, ALL>::IDENTITY;
-    run(params, x, (out, Sink::of::<BoolByte>(out_base(out)?)), ops, empty, None)
+    run(call, (input, Sink::of::<BoolByte>(call.out_base()?)), ops, empty, None)
 }

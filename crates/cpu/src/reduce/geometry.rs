@@ -73,11 +73,21 @@ impl Geometry {
     }
 
     /// One lane of all elements of a contiguous input.
-    fn one_lane(len: usize) -> Self {
+    pub(crate) fn one_lane(len: usize) -> Self {
         let dim = Dim { size: len, x: 1, out: 0 };
         let reduced =
             if len == 1 { Dims::default() } else { Dims::filled(dim, 1).unwrap_or_default() };
         Geometry { kept: Dims::default(), reduced, x_base: 0, out_base: 0 }
+    }
+
+    /// Lanes of so many elements, one after another, with a contiguous result.
+    pub(crate) fn lanes_of(lanes: usize, len: usize) -> Self {
+        let mut geometry = Geometry::one_lane(len);
+        if lanes != 1 {
+            let dim = Dim { size: lanes, x: len as isize, out: 1 };
+            geometry.kept = Dims::filled(dim, 1).unwrap_or_default();
+        }
+        geometry
     }
 
     pub(crate) fn lanes(&self) -> usize {

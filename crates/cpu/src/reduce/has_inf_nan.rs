@@ -3,25 +3,24 @@
 
 use std::marker::PhantomData;
 
-use keyfold_backend::ReduceParams;
 use keyfold_core::{Complex, Element, Result, bf16, f16};
 use keyfold_kit::axes::{Body, Bool, COMPLEX, FLOATS, HasDtype, Output, plain};
-use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
+use super::call::{ReduceCall, ReduceKernel, Step, to_partial};
 use super::convert::{BoolByte, Convert, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{AllOrAny, Monoid, Ordered};
-use super::{Kernel, Kernels, base, out_base, run};
+use super::{Kernel, Kernels, run};
 use crate::element::HasBits;
-use crate::kernel::{BOOL_AND_INTEGERS, HostKernel};
+use crate::kernel::BOOL_AND_INTEGERS;
 
 /// The kernels for each dtype. Integers are finite, so the result for them is a constant.
 pub(super) fn kernels(name: &str) -> Kernels {
     let table = Kernels::builder(name)
         .cover((FLOATS, Output(Bool)), AnyNotFinite)
         .cover((COMPLEX, Output(Bool)), AnyNotFinite)
-        .cover((BOOL_AND_INTEGERS, Output(Bool)), plain("no", HostKernel::new(none)));
+        .cover((BOOL_AND_INTEGERS, Output(Bool)), plain("no", ReduceKernel(none)));
     table.build().expect("each dtype is covered once")
 }
 
@@ -36,26 +35,29 @@ where
     C: HasDtype<Element: ReductionTypes<Stored: NotFinite<Flag: Ordered + To<BoolByte>>>>,
 {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(launch::<C::Element, Stored<C>>)
+        ReduceKernel(launch::<C::Element, Stored<C>>)
     }
 }
 
-fn launch<E, S>(params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()>
+fn launch<E, S>(call: &ReduceCall<'_>) -> Result<()>
 where
     E: Element,
     S: NotFinite<Flag: Ordered + To<BoolByte>>,
 {
-    let x = (inputs[0], Input::plain(base::<E>(inputs[0])?));
+    let input = Input::plain(call.base::<E>()?);
     let ops =
         ReductionKernels::of::<Flags<S>, AllOrAny<S::Flag, false>, AllOrAny<S::Flag, false>>();
     let empty = AllOrAny::<S::Flag, false>::IDENTITY;
-    run(params, x, (out, Sink::of::<BoolByte>(out_base(out)?)), ops, empty, None)
+    run(call, (input, Sink::of::<BoolByte>(call.out_base()?)), ops, empty, None)
 }
 
-fn none(_: &ReduceParams, _: &[&Tensor], out: &Tensor) -> Result<()> {
-    // SAFETY: the result is one bool, as all dimensions are reduced, and no other code accesses it
-    // (`Launch::launch`).
-    unsafe { out_base(out)?.write(0) };
+fn none(call: &ReduceCall<'_>) -> Result<()> {
+    match call.step {
+        Step::Part { to, .. } => to.set(Some(to_partial(0_u8))),
+        // SAFETY: the result is one bool, as all dimensions are reduced, and no other code accesses it
+        // (`Launch::launch`, `ReduceParts::join`).
+        Step::Whole { .. } | Step::Join { .. } => unsafe { call.out_base()?.write(0) },
+    }
     Ok(())
 }
 

@@ -1,18 +1,16 @@
 //! The greatest and the smallest element; NaN if any element is NaN, as in NumPy.
 
-use keyfold_backend::ReduceParams;
 use keyfold_core::Result;
 use keyfold_kit::axes::{Body, Bool, FLOATS, HasDtype, INTS, Output};
-use keyfold_tensor::Tensor;
 
 use super::any_all::AnyAll;
 use super::blocks::{Input, Sink};
+use super::call::{ReduceCall, ReduceKernel};
 use super::convert::{Converted, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{Extreme, Ordered};
-use super::{Kernel, Kernels, base, out_base, run};
+use super::{Kernel, Kernels, run};
 use crate::element::HasBits;
-use crate::kernel::HostKernel;
 
 /// The kernels of min and max.
 #[derive(Clone, Copy)]
@@ -23,7 +21,7 @@ where
     C: HasDtype<Element: ReductionTypes<Number: Ordered + To<C::Element>> + To<Number<C>>>,
 {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(launch::<C::Element, Number<C>, MIN>)
+        ReduceKernel(launch::<C::Element, Number<C>, MIN>)
     }
 }
 
@@ -38,17 +36,13 @@ pub(crate) fn kernels<const MIN: bool>(name: &str) -> Kernels {
     table.build().expect("each pair of dtypes is covered once")
 }
 
-fn launch<S, T, const MIN: bool>(
-    params: &ReduceParams,
-    inputs: &[&Tensor],
-    out: &Tensor,
-) -> Result<()>
+fn launch<S, T, const MIN: bool>(call: &ReduceCall<'_>) -> Result<()>
 where
     S: ReductionTypes + To<T>,
     T: Ordered + HasBits + To<S>,
 {
-    let x = inputs[0];
     let ops = ReductionKernels::of::<Converted<S, T>, Extreme<T, MIN>, Extreme<T, MIN>>();
-    let (input, sink) = (Input::<S>::plain(base::<S>(x)?), Sink::<T>::of::<S>(out_base(out)?));
-    run(params, (x, input), (out, sink), ops, T::LOWEST, None)
+    let (input, sink) =
+        (Input::<S>::plain(call.base::<S>()?), Sink::<T>::of::<S>(call.out_base()?));
+    run(call, (input, sink), ops, T::LOWEST, None)
 }

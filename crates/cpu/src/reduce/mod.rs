@@ -12,6 +12,7 @@ mod accumulators;
 mod any_all;
 mod arg_min_max;
 pub(crate) mod blocks;
+mod call;
 mod cascade;
 mod columns;
 pub(crate) mod convert;
@@ -30,17 +31,21 @@ pub(crate) mod sum;
 
 use std::sync::LazyLock;
 
-use keyfold_backend::{Launch, Offer, Operation, Reduce, ReduceParams, RowParams, Rows};
+use keyfold_backend::{
+    Launch, Offer, Operation, Reduce, ReduceParams, ReduceParts, RowParams, Rows,
+};
 use keyfold_core::{DType, Element, Result};
-use keyfold_kit::axes::{Dtype, Output};
+use keyfold_kit::axes::{DispatchTable, Dtype, Output};
 use keyfold_tensor::Tensor;
 
 use self::blocks::{Divide, Input, Sink};
+use self::call::{ReduceCall, ReduceKernel, Step, from_partial, to_partial};
 use self::columns::Columns;
-use self::geometry::Reduction;
+use self::geometry::{Geometry, Reduction};
 use self::kernels::{Erased, ReductionKernels, erase};
 use crate::HostBackend;
-use crate::kernel::{Group, HostKernel, Table};
+use crate::bits::Bits;
+use crate::kernel::{Group, HostKernel};
 
 /// The address of a tensor's first element.
 ///
@@ -60,8 +65,23 @@ pub(crate) fn out_base(out: &Tensor) -> Result<*mut u8> {
     out.raw_data_ptr()
 }
 
-type Kernel = HostKernel<ReduceParams>;
-type Kernels = Table<(Dtype, Output<Dtype>), ReduceParams>;
+type Kernel = ReduceKernel;
+type RowKernel = HostKernel<RowParams>;
+type Kernels = DispatchTable<(Dtype, Output<Dtype>), Kernel>;
+
+static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), Kernel>> = LazyLock::new(|| {
+    Group::new([
+        ("sum", sum::kernels),
+        ("mean", sum::kernels),
+        ("max", min_max::kernels::<false>),
+        ("min", min_max::kernels::<true>),
+        ("argmax", arg_min_max::kernels::<false>),
+        ("argmin", arg_min_max::kernels::<true>),
+        ("all", any_all::kernels::<true>),
+        ("any", any_all::kernels::<false>),
+        ("has_inf_nan", has_inf_nan::kernels),
+    ])
+});
 
 impl Reduce for HostBackend {
     fn reduce(
@@ -70,22 +90,21 @@ impl Reduce for HostBackend {
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
-        static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), ReduceParams>> =
-            LazyLock::new(|| {
-                Group::new([
-                    ("sum", sum::kernels),
-                    ("mean", sum::kernels),
-                    ("max", min_max::kernels::<false>),
-                    ("min", min_max::kernels::<true>),
-                    ("argmax", arg_min_max::kernels::<false>),
-                    ("argmin", arg_min_max::kernels::<true>),
-                    ("all", any_all::kernels::<true>),
-                    ("any", any_all::kernels::<false>),
-                    ("has_inf_nan", has_inf_nan::kernels),
-                ])
-            });
-        KERNELS.offer(op, (input, Output(output)))
+        KERNELS.select(op, (input, Output(output))).map(|kernel| kernel as _)
     }
+}
+
+/// Returns the kernel of a reduction that is computed part by part, too.
+pub(crate) fn parts_of(
+    op: &Operation,
+    input: DType,
+    output: DType,
+) -> Option<&'static dyn ReduceParts> {
+    // Positions are counted from the lane's first element, which a part doesn't know.
+    if ["argmax", "argmin"].contains(&op.name()) {
+        return None;
+    }
+    KERNELS.select(op, (input, Output(output))).kernel().ok().map(|kernel| kernel as _)
 }
 
 impl Rows for HostBackend {
@@ -95,7 +114,7 @@ impl Rows for HostBackend {
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<RowParams>> {
-        static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), RowParams>> = LazyLock::new(|| {
+        static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), RowKernel>> = LazyLock::new(|| {
             Group::new([("softmax", softmax::kernels), ("log_softmax", softmax::kernels)])
         });
         KERNELS.offer(op, (input, Output(output)))
@@ -104,41 +123,48 @@ impl Rows for HostBackend {
 
 /// Reduces lanes of elements of type `S`. `empty` is the result of a lane without elements, and `divide`
 /// divides results by the number of elements.
-fn run<S: Erased, R: Erased>(
-    params: &ReduceParams,
-    (x, input): (&Tensor, Input<S>),
-    (out, sink): (&Tensor, Sink<R>),
+fn run<S: Erased, R: Erased<Bits: Bits>>(
+    call: &ReduceCall<'_>,
+    (input, sink): (Input<S>, Sink<R>),
     ops: ReductionKernels<S, R>,
     empty: R,
     divide: Option<Divide<R>>,
 ) -> Result<()> {
     // SAFETY: the types differ by `Erased` behind pointers.
     let divide = divide.map(|divide| unsafe { erase(divide) });
-    run_erased(
-        params,
-        (x, input.erased()),
-        (out, sink.erased()),
-        ops.erased(),
-        empty.bits(),
-        divide,
-    )
+    run_erased(call, (input.erased(), sink.erased()), ops.erased(), empty.bits(), divide)
 }
 
 /// As [`run`], compiled once for all element and result types of the same sizes.
 #[inline(never)]
 fn run_erased<S, R>(
-    params: &ReduceParams,
-    (x, mut input): (&Tensor, Input<S>),
-    (out, mut sink): (&Tensor, Sink<R>),
+    call: &ReduceCall<'_>,
+    (mut input, mut sink): (Input<S>, Sink<R>),
     ops: ReductionKernels<S, R>,
     empty: R,
     divide: Option<Divide<R>>,
 ) -> Result<()>
 where
     S: Copy + 'static,
-    R: Copy + Send + Sync + 'static,
+    R: Bits,
 {
-    let reduction = Reduction::new(params, x);
+    let loops = &ops.loops;
+    let (x, out) = match call.step {
+        Step::Whole { x, out } => (x, out),
+        Step::Part { x, to } => {
+            let geometry = &Geometry::one_lane(x.numel());
+            to.set(Some(to_partial(rows::Rows { geometry, input, loops, sink }.one_part())));
+            return Ok(());
+        }
+        Step::Join { len, partials, out } => {
+            let geometry = &Geometry::lanes_of(out.numel(), len);
+            sink.divide = divide.map(|divide| (divide, len as f64));
+            let partials: Vec<R> = partials.iter().map(|partial| from_partial(*partial)).collect();
+            rows::Rows { geometry, input, loops, sink }.join(&partials);
+            return Ok(());
+        }
+    };
+    let reduction = Reduction::new(call.params, x);
     let geometry = reduction.geometry(x, out, false);
     sink.divide = divide.map(|divide| (divide, reduction.len as f64));
     let lanes = geometry.lanes();
@@ -159,7 +185,7 @@ where
     }
     let geometry = &geometry;
     if geometry.along_rows() {
-        rows::Rows { geometry, input, loops: &ops.loops, sink }.reduce()
+        rows::Rows { geometry, input, loops, sink }.reduce()
     } else {
         columns::reduce_columns(&Columns { geometry, input, ops, sink })
     }

@@ -74,7 +74,19 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
             }
             Ok(())
         })?;
-        let mut partial = partial.chunks_exact(parts);
+        self.join(&partial);
+        Ok(())
+    }
+
+    /// Reduces the one lane, of at most [`PART`] elements, as a part of a longer one.
+    pub(crate) fn one_part(&self) -> R {
+        self.part_of_lane(0, 0..self.geometry.len(), &mut new_stage())
+    }
+
+    /// Joins the results of each lane's parts in order, and writes the lanes' results.
+    pub(crate) fn join(&self, partial: &[R]) {
+        let (lanes, len) = (self.geometry.lanes(), self.geometry.len());
+        let mut partial = partial.chunks_exact(len.div_ceil(PART));
         runs(&self.geometry.kept, 0..lanes, 1, |run| {
             let step = steps(&self.geometry.kept).0.out;
             for (i, partial) in (0..run.len as isize).zip(&mut partial) {
@@ -85,7 +97,6 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                 unsafe { self.sink.put(&mut [result], run.out + i * step, 1) };
             }
         });
-        Ok(())
     }
 
     /// Reduces lanes one after another.

@@ -2,21 +2,20 @@
 //!
 //! Floats are added pairwise; see [`super::cascade`].
 
-use keyfold_backend::{Operation, ReduceParams};
+use keyfold_backend::Operation;
 use keyfold_core::Result;
 use keyfold_kit::axes::{
     BF16, Body, Bool, C64, C128, COMPLEX, F16, F32, F64, FLOATS, HasDtype, HasOutput, I8, I16, I32,
     I64, ORDERED, Output, U8, U16, U32, U64, one_of,
 };
-use keyfold_tensor::Tensor;
 
 use super::blocks::{Divide, Input, Sink};
+use super::call::{ReduceCall, ReduceKernel};
 use super::convert::{Converted, ReductionTypes, To};
 use super::kernels::ReductionKernels;
 use super::monoid::{Addend, Sum};
-use super::{Kernel, Kernels, base, out_base, run};
+use super::{Kernel, Kernels, run};
 use crate::element::HasBits;
-use crate::kernel::HostKernel;
 
 const MEAN: &Operation = &Operation::new("mean");
 
@@ -56,14 +55,14 @@ where
     SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(|params, inputs, out| {
-            let input = Input::plain(base::<Elem<C>>(inputs[0])?);
+        ReduceKernel(|call| {
+            let input = Input::plain(call.base::<Elem<C>>()?);
             let ops = ReductionKernels::of::<
                 Converted<Stored<C>, Part<C>>,
                 Sum<Part<C>>,
                 Sum<SumType<C>>,
             >();
-            launch::<_, Out<C>>(params, (inputs[0], input), out, ops)
+            launch::<_, Out<C>>(call, input, ops)
         })
     }
 }
@@ -78,9 +77,9 @@ where
     SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(|params, inputs, out| {
-            let input = Input::converted::<Elem<C>>(base::<Elem<C>>(inputs[0])?);
-            by_blocks::<Out<C>>(params, (inputs[0], input), out)
+        ReduceKernel(|call| {
+            let input = Input::converted::<Elem<C>>(call.base::<Elem<C>>()?);
+            by_blocks::<Out<C>>(call, input)
         })
     }
 }
@@ -95,27 +94,26 @@ where
     SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(|params, inputs, out| {
-            let input = Input::saturated::<Elem<C>, Out<C>>(base::<Elem<C>>(inputs[0])?);
-            by_blocks::<Out<C>>(params, (inputs[0], input), out)
+        ReduceKernel(|call| {
+            let input = Input::saturated::<Elem<C>, Out<C>>(call.base::<Elem<C>>()?);
+            by_blocks::<Out<C>>(call, input)
         })
     }
 }
 
 /// Compiled once for all element types that are summed in one type.
 #[inline(never)]
-fn by_blocks<D>(params: &ReduceParams, x: (&Tensor, Input<D::Sum>), out: &Tensor) -> Result<()>
+fn by_blocks<D>(call: &ReduceCall<'_>, input: Input<D::Sum>) -> Result<()>
 where
     D: ReductionTypes<Sum: Addend + To<D>>,
 {
     let ops = ReductionKernels::of::<Converted<D::Sum, D::Sum>, Sum<D::Sum>, Sum<D::Sum>>();
-    launch::<D::Sum, D>(params, x, out, ops)
+    launch::<D::Sum, D>(call, input, ops)
 }
 
 fn launch<S, D>(
-    params: &ReduceParams,
-    (x, input): (&Tensor, Input<S>),
-    out: &Tensor,
+    call: &ReduceCall<'_>,
+    input: Input<S>,
     ops: ReductionKernels<S, D::Sum>,
 ) -> Result<()>
 where
@@ -123,7 +121,7 @@ where
     D: ReductionTypes<Sum: Addend + To<D>>,
 {
     // The mean of no elements is 0 / 0, which is NaN, as in NumPy.
-    let divide: Option<Divide<_>> = (params.op == MEAN).then_some(D::Sum::divide);
-    let sink = Sink::of::<D>(out_base(out)?);
-    run(params, (x, input), (out, sink), ops, D::Sum::ZERO, divide)
+    let divide: Option<Divide<_>> = (call.params.op == MEAN).then_some(D::Sum::divide);
+    let sink = Sink::of::<D>(call.out_base()?);
+    run(call, (input, sink), ops, D::Sum::ZERO, divide)
 }

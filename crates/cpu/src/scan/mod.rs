@@ -36,7 +36,7 @@ impl Scan for HostBackend {
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ScanParams>> {
-        static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), ScanParams>> =
+        static KERNELS: LazyLock<Group<(Dtype, Output<Dtype>), Kernel>> =
             LazyLock::new(|| Group::new([("sum", kernels), (PROD.name(), kernels)]));
         KERNELS.offer(op, (input, Output(output)))
     }

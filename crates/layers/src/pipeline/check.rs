@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::copies::bytes_of;
-use super::host;
+use super::host::{self, Watch};
 use super::operation::{Operation, Slot, for_each_tensor, memory_id, ready_of};
 use super::session::Session;
 
@@ -72,33 +72,29 @@ struct Call<'o> {
 }
 
 impl Session {
-    /// Runs operations eagerly, if the options ask for a check. `look` is called before each of them.
+    /// Runs operations eagerly, if the options ask for a check. Looks for an interrupt before each of them.
     ///
     /// # Errors
     /// An interrupt, and the error of a copy, as for memory: nothing ran then.
     pub(super) fn expected(
         &self,
         operations: &[Arc<Operation>],
-        look: impl FnMut() -> Result<()>,
+        watch: &Watch,
     ) -> Result<Expected> {
         let Some(Check::Eager) = self.options().check else { return Ok(Expected::default()) };
         let states = states_of(operations)?;
-        let expected = self.run_eagerly(operations, look);
+        let expected = self.run_eagerly(operations, watch);
         states.into_iter().try_for_each(put_back)?;
         expected
     }
 
-    fn run_eagerly(
-        &self,
-        operations: &[Arc<Operation>],
-        mut look: impl FnMut() -> Result<()>,
-    ) -> Result<Expected> {
+    fn run_eagerly(&self, operations: &[Arc<Operation>], watch: &Watch) -> Result<Expected> {
         let (mut copies, mut expected) = (Copies::default(), Expected::default());
         // All copies are made first: a kernel that reads a pending tensor runs operations.
         let calls = self.calls(operations, &mut copies)?;
         let written: FxHashSet<usize> = calls.iter().flat_map(Call::written).collect();
         for call in &calls {
-            look()?;
+            watch.look()?;
             if !call.memories.iter().all(|memory| copies.contains_key(memory)) {
                 continue;
             }

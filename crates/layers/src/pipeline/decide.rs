@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use keyfold_backend::ReduceParams;
 use keyfold_core::{DType, Device, DeviceType, ErrorKind, Result, Scalar, Shape, Strides, layout};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, DispatchKey, Operator, Tags, Value as _};
@@ -41,6 +42,9 @@ pub struct Form {
     /// result is computed from the same index of the tensor alone, with the same digits however many there
     /// are if the tensor is contiguous: those of a sum along the last dimensions. 0 if nothing is known.
     pub rows: usize,
+    /// For an operator of one tensor, the reduction along its last dimensions, or all, that the backend's
+    /// kernel computes.
+    pub reduces: Option<ReduceParams>,
 }
 
 /// The expression that a call evaluates for each element of its result.
@@ -247,7 +251,8 @@ fn infer_by_meta(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Ve
             None => Memory::Fresh,
         };
         let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
-        Ok(Some(Form { shape, strides, dtype: tensor.dtype(), memory, evaluates: None, rows: 0 }))
+        let (dtype, evaluates) = (tensor.dtype(), None);
+        Ok(Some(Form { shape, strides, dtype, memory, evaluates, rows: 0, reduces: None }))
     };
     items.iter().map(form).collect()
 }

@@ -2,7 +2,9 @@
 //! and its interrupts.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, Result};
 
@@ -42,7 +44,8 @@ pub struct Host {
     /// Runs a function without the host language's lock, since it computes, or waits for a thread
     /// that needs the lock.
     pub without_lock: fn(&mut dyn FnMut()),
-    /// Returns an error if the user asked the program to stop (Ctrl-C). Called between operations.
+    /// Returns an error if the user asked the program to stop (Ctrl-C). Called between operations, and
+    /// between tiles.
     pub interrupted: fn() -> Result<()>,
     /// Returns whether an error isn't an operation's own, but stops the program.
     pub is_interrupt: fn(&Error) -> bool,
@@ -63,6 +66,39 @@ pub(super) fn site() -> Option<Site> {
 
 pub(super) fn interrupted() -> Result<()> {
     HOST.get().map_or(Ok(()), |host| (host.interrupted)())
+}
+
+/// The time between two looks for an interrupt.
+pub(super) const INTERRUPT_CHECK: Duration = Duration::from_millis(20);
+
+/// A look for interrupts, now and then, while a thread computes.
+pub(super) struct Watch {
+    /// The thread that computes. Others that help don't look.
+    thread: ThreadId,
+    looked: Mutex<Instant>,
+}
+
+impl Watch {
+    /// Begins to look on this thread.
+    pub(super) fn new() -> Watch {
+        Watch { thread: std::thread::current().id(), looked: Mutex::new(Instant::now()) }
+    }
+
+    /// Looks for an interrupt, if the last look was a while ago.
+    ///
+    /// # Errors
+    /// An interrupt.
+    pub(super) fn look(&self) -> Result<()> {
+        if std::thread::current().id() != self.thread {
+            return Ok(());
+        }
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.elapsed() >= INTERRUPT_CHECK {
+            interrupted()?;
+            *looked = Instant::now();
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn is_interrupt(error: &Error) -> bool {

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use keyfold_backend::ReduceParams;
 use keyfold_core::{Complex, Device};
 use keyfold_dispatch::{CallContext, DispatchKeySet};
 use keyfold_tensor::{Tensor, Value, ValueRef};
@@ -34,6 +35,14 @@ impl CallForm {
     /// Returns the leading dimensions along which it computes each index by itself: [`Form::rows`].
     pub(super) fn rows(&self) -> usize {
         self.forms.iter().flatten().map(|form| form.rows).min().unwrap_or(0)
+    }
+
+    /// Returns the reduction that its one result is: [`Form::reduces`].
+    pub(super) fn reduces(&self) -> Option<ReduceParams> {
+        match &self.forms[..] {
+            [Some(form)] => form.reduces,
+            _ => None,
+        }
     }
 
     /// Returns whether it is left out if nobody holds a result.

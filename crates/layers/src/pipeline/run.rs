@@ -14,15 +14,12 @@ use smallvec::SmallVec;
 use super::check::Expected;
 use super::failure::Failure;
 use super::fusion::{self, Step};
-use super::host;
+use super::host::{self, INTERRUPT_CHECK, Watch};
 use super::operation::{Operation, Slot, Stopped, for_each_tensor, memory_id};
 use super::plan;
 use super::recording;
 use super::session::{Session, State};
 use crate::profiler::range_with;
-
-/// The time between two looks for an interrupt.
-const INTERRUPT_CHECK: Duration = Duration::from_millis(20);
 
 /// The right to run a session's operations: one thread at a time has it.
 struct Turn<'s>(&'s Session);
@@ -145,34 +142,26 @@ impl Session {
         // Without the lock: one of them may be the last reference to a large graph.
         drop(old);
         let operations = self.without_dead(&chosen);
-        let mut looked = Instant::now();
-        let mut look = || -> Result<()> {
-            if looked.elapsed() >= INTERRUPT_CHECK {
-                host::interrupted()?;
-                looked = Instant::now();
-            }
-            Ok(())
-        };
-        let expected = self.expected(&operations, &mut look)?;
+        let watch = Watch::new();
+        let expected = self.expected(&operations, &watch)?;
         let Some((plan, is_new)) = fusion::plan(&operations, &FxHashMap::default()) else {
             let mut steps = (0..operations.len()).map(Step::One);
-            return steps
-                .try_for_each(|step| self.run_step(&step, &operations, &expected, &mut look));
+            return steps.try_for_each(|step| self.run_step(&step, &operations, &expected, &watch));
         };
         self.lock().statistics.planned += u64::from(is_new);
         let mut steps = plan.steps.iter();
-        steps.try_for_each(|step| self.run_step(step, &operations, &expected, &mut look))
+        steps.try_for_each(|step| self.run_step(step, &operations, &expected, &watch))
     }
 
-    /// Runs a step. `look` looks for an interrupt, now and then.
+    /// Runs a step.
     fn run_step(
         &self,
         step: &Step,
         operations: &[Arc<Operation>],
         expected: &Expected,
-        look: &mut dyn FnMut() -> Result<()>,
+        watch: &Watch,
     ) -> Result<()> {
-        look()?;
+        watch.look()?;
         let _range = range_with(|| step.name(operations));
         let numbers = step.operations();
         match step {
@@ -182,18 +171,18 @@ impl Session {
                 match self.run_together(numbers, operations, expected, compute)? {
                     true => Ok(()),
                     false => numbers.iter().try_for_each(|at| {
-                        look()?;
+                        watch.look()?;
                         self.run_one(operations[*at].index, expected)
                     }),
                 }
             }
             Step::Tiled(tiled) => {
-                let compute = || tiled.run(operations);
+                let compute = || tiled.run(operations, watch);
                 match self.run_together(numbers, operations, expected, compute)? {
                     true => Ok(()),
                     false => {
                         let mut steps = tiled.steps.iter();
-                        steps.try_for_each(|step| self.run_step(step, operations, expected, look))
+                        steps.try_for_each(|step| self.run_step(step, operations, expected, watch))
                     }
                 }
             }

@@ -113,11 +113,11 @@ type ReduceCall<'c> = Call<'c, &'static Operation>;
 /// The reduced dimensions (`None` for all), and `keepdim`.
 type Dims<'a> = (Option<&'a [i64]>, bool);
 
-/// Returns the dimensions before those that a computation goes along, if those are the last ones: lanes side
-/// by side may be added in another order where they are more.
-fn rows_before(dims: u64, ndim: usize) -> usize {
+/// Returns the number of dimensions before those that a computation goes along, if those are the last ones:
+/// lanes side by side may be added in another order where they are more.
+fn rows_before(dims: u64, ndim: usize) -> Option<usize> {
     let before = (dims.trailing_zeros() as usize).min(ndim);
-    if dims.count_ones() as usize == ndim - before { before } else { 0 }
+    (dims.count_ones() as usize == ndim - before).then_some(before)
 }
 
 /// Plans a reduction with a result of a dtype.
@@ -128,12 +128,15 @@ fn reduced<'x>(
     Reduction { params, shape }: Reduction,
     dtype: DType,
 ) -> CallPlan<impl Run + use<'x>> {
-    let run = Lanes(rows_before(params.dims, x.ndim()), move |op: &Op, out: &Tensor| {
+    let run = move |op: &Op, out: &Tensor| {
         let kernel =
             op.kernel(GpuBackend::reduce, |group| group.reduce(params.op, x.dtype(), dtype))?;
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { kernel.launch(&params, &[x], out) })
-    });
+    };
+    let rows = rows_before(params.dims, x.ndim());
+    let reduces = rows.filter(|rows| *rows < x.ndim()).map(|_| params);
+    let run = Lanes { rows: rows.unwrap_or(0), reduces, run };
     CallPlan::new(op.device_of(x), shape, dtype, run)
 }
 
@@ -286,12 +289,14 @@ fn softmax(
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
     let dtype = floating(x.dtype());
     let params = RowParams { op: call.state, axis: axis as u32 };
-    let run = Lanes(rows_before(1 << axis, x.ndim()), move |op: &Op, out: &Tensor| {
+    let run = move |op: &Op, out: &Tensor| {
         let kernel =
             op.kernel(GpuBackend::rows, |group| group.rows(params.op, x.dtype(), dtype))?;
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { kernel.launch(&params, &[x], out) })
-    });
+    };
+    let rows = rows_before(1 << axis, x.ndim()).unwrap_or(0);
+    let run = Lanes { rows, reduces: None, run };
     Ok(CallPlan::new(call.device_of(x), x.shape().clone(), dtype, run))
 }
 

@@ -8,20 +8,20 @@ mod search;
 mod transposed;
 
 use keyfold_backend::ReduceParams;
-use keyfold_core::Result;
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_kit::axes::{Body, Bool, FLOATS, HasDtype, I64, INTS, Output};
 use keyfold_tensor::Tensor;
 
 use self::columns::Columns;
 use super::blocks::{Input, Sink};
+use super::call::{ReduceCall, ReduceKernel, Step};
 use super::convert::{BoolByte, ReductionTypes, To};
 use super::geometry::{Geometry, Reduction};
 use super::kernels::{Erased, LaneKernels, erase};
 use super::monoid::{AllOrAny, Extreme, Monoid, Ordered, beyond};
 use super::rows::Rows;
-use super::{Kernel, Kernels, base, out_base};
+use super::{Kernel, Kernels};
 use crate::element::HasBits;
-use crate::kernel::HostKernel;
 
 /// The kernels of argmin and argmax.
 pub(crate) fn kernels<const MIN: bool>(name: &str) -> Kernels {
@@ -40,10 +40,9 @@ where
     C: HasDtype<Element: ReductionTypes<Number: Ordered> + To<Number<C>>>,
 {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(|params, inputs, out| {
-            let x = inputs[0];
-            let input = Input::<C::Element>::plain(base::<C::Element>(x)?);
-            launch(Search::new::<Extreme<Number<C>, MIN>, MIN>(), params, (x, input), out)
+        ReduceKernel(|call| {
+            let input = Input::<C::Element>::plain(call.base::<C::Element>()?);
+            launch(Search::new::<Extreme<Number<C>, MIN>, MIN>(), call, input)
         })
     }
 }
@@ -56,26 +55,23 @@ struct ArgMinMaxOfBool<const MIN: bool>;
 
 impl<C: HasDtype, const MIN: bool> Body<C, Kernel> for ArgMinMaxOfBool<MIN> {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(|params, inputs, out| {
-            let x = inputs[0];
-            let input = Input::<BoolByte>::plain(base::<C::Element>(x)?);
-            launch(Search::new::<AllOrAny<u8, MIN>, MIN>(), params, (x, input), out)
+        ReduceKernel(|call| {
+            let input = Input::<BoolByte>::plain(call.base::<C::Element>()?);
+            launch(Search::new::<AllOrAny<u8, MIN>, MIN>(), call, input)
         })
     }
 }
 
-fn launch<S, T>(
-    search: Search<S, T>,
-    params: &ReduceParams,
-    (x, input): (&Tensor, Input<S>),
-    out: &Tensor,
-) -> Result<()>
+fn launch<S, T>(search: Search<S, T>, call: &ReduceCall<'_>, input: Input<S>) -> Result<()>
 where
     S: Erased,
     T: HasBits<Bits: Sync>,
 {
-    let sink = Sink::<Best<T>>::of::<i64>(out_base(out)?);
-    launch_erased(&search.erased(), params, (x, input.erased()), (out, sink.erased()))
+    let Step::Whole { x, out } = call.step else {
+        return Err(Error::new(ErrorKind::NotSupported, "positions aren't found part by part"));
+    };
+    let sink = Sink::<Best<T>>::of::<i64>(call.out_base()?);
+    launch_erased(&search.erased(), call.params, (x, input.erased()), (out, sink.erased()))
 }
 
 /// Compiled once for all searches of types of the same sizes.

@@ -5,7 +5,8 @@
 //! the backend compiles is a step of the [`Plan`](plan), and so is each other operation. Plans are
 //! [cached](cache), by the whole program.
 //!
-//! Steps that hand on rows, as a group does to a sum of each row, are joined to [tiles].
+//! Steps that hand on rows, as a group does to a sum of each row, are joined to [tiles], and so are groups
+//! and the reductions of everything that they end in.
 //!
 //! An operation takes part if it evaluates an expression, by the backend's own kernel: a user's kernel
 //! for the operator is called as ever. If a group can't be computed, as for an element at fault, its
@@ -14,6 +15,7 @@
 mod cache;
 mod group;
 mod outline;
+mod parts;
 mod plan;
 mod program;
 mod tiled;
@@ -43,8 +45,10 @@ pub(super) fn plan(
     operations: &[Arc<Operation>],
     others: &FxHashMap<usize, usize>,
 ) -> Option<(Arc<Plan>, bool)> {
-    let has_rows = |one: &&Arc<Operation>| one.evaluates.is_some() || one.rows() > 0;
-    if operations.iter().filter(has_rows).count() < 2 {
+    let may_join = |one: &&Arc<Operation>| {
+        one.evaluates.is_some() || one.rows() > 0 || one.reduces().is_some()
+    };
+    if operations.iter().filter(may_join).count() < 2 {
         return None;
     }
     let outline = if others.is_empty() { Outline::of(operations) } else { None };

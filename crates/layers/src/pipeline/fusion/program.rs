@@ -66,18 +66,23 @@ pub(super) struct Program {
     /// For each operation.
     pub(super) members: Vec<Option<Member>>,
     /// For each operation, the rows that it computes one by one.
-    pub(super) rows: Vec<Option<Rows>>,
+    pub(super) rows: Vec<Option<Tiling>>,
+    /// For each operation, the elements that it computes one by one, or reduces part by part.
+    pub(super) elements: Vec<Option<Tiling>>,
+    /// For each operation that reduces, the number of leading dimensions that it keeps.
+    pub(super) kept_dims: Vec<Option<u32>>,
     /// For each operation, the dimensions of its first result.
     pub(super) ndim: Vec<u32>,
 }
 
-/// The rows of an operation, the first dimension of its results, each of which it computes by itself.
+/// The rows of an operation, the first dimension of its results, each of which it computes by itself; or its
+/// elements, all dimensions.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Rows {
+pub(super) struct Tiling {
     /// A backend that computes tile by tile.
     pub(super) backend: Same<dyn GpuBackend>,
-    /// A number of their count: equal counts have equal numbers.
-    pub(super) count: u32,
+    /// A number of the rows' count, or of the elements' shape: equal ones have equal numbers.
+    pub(super) number: u32,
 }
 
 /// A view of a memory.
@@ -180,9 +185,16 @@ impl Program {
         self.ops.push(op);
         let rows = rows_of(operation, member.as_ref(), &tensors);
         self.rows.push(rows.map(|(backend, count)| {
-            let count = number(&mut numbers.counts, count);
-            Rows { backend, count }
+            let number = number(&mut numbers.counts, count);
+            Tiling { backend, number }
         }));
+        let elements = elements_of(operation, member.as_ref(), &tensors);
+        self.elements.push(elements.map(|(backend, shape)| {
+            let number = number(&mut numbers.shapes, shape);
+            Tiling { backend, number }
+        }));
+        let reduces = operation.reduces();
+        self.kept_dims.push(reduces.map(|params| params.dims.trailing_zeros()));
         let first = operation.results.iter().flatten().next();
         self.ndim.push(first.map_or(0, |slot| slot.shape.len() as u32));
         self.members.push(member);
@@ -293,4 +305,29 @@ fn rows_of(
     };
     tiles_of(&*backend.0)?;
     Some((backend, count))
+}
+
+/// Returns the shape of an operation's elements, on a backend that computes tile by tile: those of the result
+/// of one that a group may have, and those that a reduction goes over, if it does part by part.
+fn elements_of(
+    operation: &Operation,
+    member: Option<&Member>,
+    tensors: &[&Tensor],
+) -> Option<(Same<dyn GpuBackend>, Shape)> {
+    let [Some(slot)] = &operation.results[..] else { return None };
+    match member {
+        // Elements' places are counted from the first one of a tile.
+        Some(member) if member.expr.0.depends_on_index() => None,
+        Some(member) => {
+            tiles_of(&*member.backend.0)?;
+            Some((member.backend.clone(), slot.shape.clone()))
+        }
+        None => {
+            let (params, [tensor]) = (operation.reduces()?, tensors) else { return None };
+            let is_here = operation.is_pure() && tensor.device() == operation.device;
+            let backend = is_here.then(|| backend_of(operation))??;
+            tiles_of(&*backend.0)?.reduce_parts(params.op, tensor.dtype(), slot.dtype)?;
+            Some((backend, tensor.shape().clone()))
+        }
+    }
 }

@@ -1,15 +1,19 @@
-//! Steps that are computed tile by tile: some rows by all of them, then the next rows.
+//! Steps that are computed tile by tile: some rows by all of them, then the next rows; or the elements of a
+//! [part](super::parts) of a lane.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keyfold_backend::{Cut, GpuBackend, GroupKernel, Part, Whole, compute_parts, tiles_of};
-use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
+use keyfold_backend::{Cut, GpuBackend, GroupKernel, Part, RowCut, Whole, compute_parts, tiles_of};
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_tensor::{Tensor, Value};
 use smallvec::SmallVec;
 
+use super::parts::Parts;
 use super::plan::Step;
+use super::tiles::By;
+use crate::pipeline::host::Watch;
 use crate::pipeline::operation::{Operation, Slot, Stopped, guarded};
 
 /// Where a stage reads a tensor.
@@ -38,6 +42,7 @@ pub(super) struct Stage {
 
 /// Steps that are computed tile by tile.
 pub(in crate::pipeline) struct Tiled {
+    pub(super) by: By,
     pub(super) backend: Arc<dyn GpuBackend>,
     /// The operations, ascending.
     pub(in crate::pipeline) members: Vec<usize>,
@@ -62,32 +67,54 @@ impl fmt::Debug for Tiled {
 pub(in crate::pipeline) type CallArgs = SmallVec<[Option<Value>; 4]>;
 
 /// The inputs, numbers and results of all tiles.
-struct Job<'a> {
-    tiled: &'a Tiled,
-    cut: Arc<Cut>,
-    operations: &'a [Arc<Operation>],
-    /// The inputs, and whether each has the rows that are cut.
-    inputs: Vec<(Tensor, bool)>,
+pub(super) struct Job<'a> {
+    pub(super) tiled: &'a Tiled,
+    pub(super) operations: &'a [Arc<Operation>],
+    pub(super) cut: Arc<Cut>,
     /// For each stage, the numbers of a group, or the arguments of a call.
     given: Vec<(SmallVec<[Scalar; 4]>, CallArgs)>,
-    /// The results that are kept.
+    /// The results that are kept and written by groups.
     kept: Vec<Option<Whole>>,
+}
+
+/// How the inputs of tiles are read.
+enum Inputs<'a> {
+    /// As rows: each input, and whether it has the rows that are cut.
+    Rows(Vec<(Tensor, bool)>),
+    /// As ranges of elements.
+    Parts(Box<Parts<'a>>),
 }
 
 impl Tiled {
     /// Computes the results that are kept, in the order of [`Tiled::kept_results`]; `None` if there would
-    /// be one tile.
+    /// be one tile. Looks for an interrupt between tiles.
     ///
     /// # Errors
-    /// The first of an operation, or of the memory. Nothing but new memory was written then.
+    /// The first of an operation, or of the memory; an interrupt. Nothing but new memory was written then.
     pub(in crate::pipeline) fn compute(
         &self,
         operations: &[Arc<Operation>],
         inputs: &[Tensor],
         args: impl Fn(usize) -> CallArgs,
+        watch: &Watch,
     ) -> Result<Option<Vec<Tensor>>> {
-        let Some((cut, have_rows)) = self.cut(operations, inputs) else { return Ok(None) };
         let Some(tiles) = tiles_of(&*self.backend) else { return Ok(None) };
+        let (cut, inputs) = match self.by {
+            By::Rows => match self.cut_rows(operations, inputs) {
+                Some((cut, have_rows)) => {
+                    let inputs = inputs.iter().cloned().zip(have_rows).collect();
+                    (Cut::Rows(cut), Inputs::Rows(inputs))
+                }
+                None => return Ok(None),
+            },
+            By::Parts => match self.cut_parts(operations, inputs) {
+                Some(cut) => {
+                    let parts = Parts::new(self, operations, cut.clone(), inputs)?;
+                    (Cut::Parts(cut), Inputs::Parts(Box::new(parts)))
+                }
+                None => return Ok(None),
+            },
+        };
         let given = self.stages.iter().map(|stage| match &stage.kernel {
             StageKernel::Group(_, members) => {
                 let own = members.iter().filter_map(|op| operations[*op].evaluates.as_ref());
@@ -97,32 +124,49 @@ impl Tiled {
             StageKernel::Call(op) => (SmallVec::new(), args(*op)),
         });
         let (given, cut) = (given.collect(), Arc::new(cut));
-        let inputs = inputs.iter().cloned().zip(have_rows).collect();
         let whole = |(result, kept): (usize, &bool)| {
             let operation = &operations[self.results[result].0];
-            let slot = self.slot(operations, result).filter(|_| *kept);
+            let is_here = *kept && !(self.by == By::Parts && operation.reduces().is_some());
+            let slot = self.slot(operations, result).filter(|_| is_here);
             slot.map(|slot| Whole::new(slot.shape.clone(), slot.dtype, operation.device, &cut))
                 .transpose()
         };
         let kept = self.kept.iter().enumerate().map(whole).collect::<Result<_>>()?;
-        let job = Job { tiled: self, cut: Arc::clone(&cut), operations, inputs, given, kept };
+        let job = Job { tiled: self, operations, cut, given, kept };
         let scratch = Mutex::new(Vec::new());
         guarded(|| {
-            tiles.for_each(cut.tiles(), &|tiles| {
+            tiles.for_each(job.cut.tiles(), &|tiles| {
                 let known = scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 let mut own = known.unwrap_or_else(|| vec![None; self.results.len()]);
                 for tile in tiles {
-                    job.tile(tile, &mut own)?;
+                    watch.look()?;
+                    match &inputs {
+                        Inputs::Rows(inputs) => job.rows(inputs, tile, &mut own)?,
+                        Inputs::Parts(parts) => parts.compute(&job, tile, &mut own)?,
+                    }
                 }
                 scratch.lock().unwrap_or_else(PoisonError::into_inner).push(own);
                 Ok(())
             })
         })?;
-        job.kept.into_iter().flatten().map(Whole::into_tensor).collect::<Result<_>>().map(Some)
+        let mut results: Vec<Option<Tensor>> = match &inputs {
+            Inputs::Rows(_) => vec![None; self.results.len()],
+            Inputs::Parts(parts) => parts.join(&job)?,
+        };
+        for (result, whole) in results.iter_mut().zip(job.kept) {
+            if let Some(whole) = whole {
+                *result = Some(whole.into_tensor()?);
+            }
+        }
+        Ok(Some(results.into_iter().flatten().collect()))
     }
 
     /// Computes and stages the results that are kept; false if there would be one tile.
-    pub(in crate::pipeline) fn run(&self, operations: &[Arc<Operation>]) -> Result<bool, Stopped> {
+    pub(in crate::pipeline) fn run(
+        &self,
+        operations: &[Arc<Operation>],
+        watch: &Watch,
+    ) -> Result<bool, Stopped> {
         for at in &self.members {
             let args = operations[*at].args.lock().unwrap_or_else(PoisonError::into_inner);
             operations[*at].check_versions(&args).map_err(Stopped::Itself)?;
@@ -137,7 +181,7 @@ impl Tiled {
             };
             args.iter().map(other).collect()
         };
-        let results = self.compute(operations, &inputs, args).map_err(Stopped::Itself)?;
+        let results = self.compute(operations, &inputs, args, watch).map_err(Stopped::Itself)?;
         let Some(results) = results else { return Ok(false) };
         for ((op, at), result) in self.kept_results().zip(results) {
             operations[op].stage(at, result).map_err(Stopped::Itself)?;
@@ -149,7 +193,10 @@ impl Tiled {
     pub(in crate::pipeline) fn is_cut(&self, operations: &[Arc<Operation>]) -> bool {
         let inputs = self.inputs.iter().map(|(op, at)| operations[*op].tensor(*at));
         let inputs = inputs.collect::<Option<Vec<_>>>();
-        inputs.is_some_and(|inputs| self.cut(operations, &inputs).is_some())
+        inputs.is_some_and(|inputs| match self.by {
+            By::Rows => self.cut_rows(operations, &inputs).is_some(),
+            By::Parts => self.cut_parts(operations, &inputs).is_some(),
+        })
     }
 
     /// Returns the results that [`Tiled::compute`] returns: an operation, and the position among its
@@ -159,25 +206,37 @@ impl Tiled {
         all.filter(|(_, kept)| **kept).map(|(result, _)| *result)
     }
 
-    fn slot<'o>(&self, operations: &'o [Arc<Operation>], result: usize) -> Option<&'o Slot> {
+    pub(super) fn slot<'o>(
+        &self,
+        operations: &'o [Arc<Operation>],
+        result: usize,
+    ) -> Option<&'o Slot> {
         let (op, at) = self.results[result];
         operations[op].wanted(at).map(|(_, slot)| slot)
     }
 
-    /// Chooses the tiles, and tells for each input whether it has the rows; `None` if there would be one
-    /// tile, if rows are too long, or if an input has other rows.
-    fn cut(&self, operations: &[Arc<Operation>], inputs: &[Tensor]) -> Option<(Cut, Vec<bool>)> {
+    /// Chooses the rows of a tile, and tells for each input whether it has the rows; `None` if there would
+    /// be one tile, if rows are too long, or if an input has other rows.
+    fn cut_rows(
+        &self,
+        operations: &[Arc<Operation>],
+        inputs: &[Tensor],
+    ) -> Option<(RowCut, Vec<bool>)> {
         let slots = (0..self.results.len()).map(|result| self.slot(operations, result));
-        let shapes = slots.map(|slot| Some(&slot?.shape)).collect::<Option<Vec<&Shape>>>()?;
+        let slots = slots.collect::<Option<Vec<&Slot>>>()?;
         let calls = self.stages.iter().filter_map(|stage| match stage.kernel {
             StageKernel::Call(op) => Some(operations[op].rows()),
             StageKernel::Group(..) => None,
         });
         let most = calls.min().unwrap_or(usize::MAX);
-        let cut = Cut::new(&shapes, most, tiles_of(&*self.backend)?.elements())?;
+        let results: SmallVec<[_; 8]> =
+            slots.iter().map(|slot| (&slot.shape, slot.dtype.size())).collect();
+        let read: SmallVec<[_; 8]> =
+            inputs.iter().map(|input| (input.shape(), input.dtype().size())).collect();
+        let cut = RowCut::new(&results, &read, most, tiles_of(&*self.backend)?.bytes())?;
         let mut have_rows = vec![None; inputs.len()];
         for stage in &self.stages {
-            let ndim = shapes[stage.results.start].len();
+            let ndim = slots[stage.results.start].shape.len();
             for source in &stage.sources {
                 let Source::Input(at) = source else { continue };
                 let shape = inputs[*at].shape();
@@ -203,12 +262,17 @@ impl Tiled {
 }
 
 impl Job<'_> {
-    /// Computes a tile. `scratch` holds the memory of results that aren't kept.
-    fn tile(&self, tile: usize, scratch: &mut [Option<Tensor>]) -> Result<()> {
+    /// Computes some rows. `scratch` holds the memory of results that aren't kept.
+    fn rows(
+        &self,
+        inputs: &[(Tensor, bool)],
+        tile: usize,
+        scratch: &mut [Option<Tensor>],
+    ) -> Result<()> {
         let mut made: SmallVec<[Tensor; 8]> = SmallVec::new();
         for (stage, (params, args)) in self.tiled.stages.iter().zip(&self.given) {
             let read = |source: &Source| match source {
-                Source::Input(input) => match &self.inputs[*input] {
+                Source::Input(input) => match &inputs[*input] {
                     (tensor, true) => self.cut.tile(tensor, tile),
                     (tensor, false) => Ok(tensor.clone()),
                 },
@@ -235,14 +299,33 @@ impl Job<'_> {
                 }
             }
         }
-        for ((made, scratch), kept) in made.into_iter().zip(scratch).zip(&self.kept) {
-            *scratch = kept.is_none().then_some(made);
-        }
+        self.keep(made.into_iter().map(Some), scratch);
         Ok(())
     }
 
+    /// Keeps the memory of a tile's results for the next tile.
+    pub(super) fn keep(
+        &self,
+        made: impl Iterator<Item = Option<Tensor>>,
+        scratch: &mut [Option<Tensor>],
+    ) {
+        for ((made, scratch), kept) in made.zip(scratch).zip(&self.kept) {
+            *scratch = made.filter(|_| kept.is_none());
+        }
+    }
+
+    /// Returns the numbers of a group.
+    pub(super) fn params(&self, stage: usize) -> &[Scalar] {
+        &self.given[stage].0
+    }
+
     /// Returns the part of a result that a group writes.
-    fn part(&self, result: usize, tile: usize, scratch: &mut [Option<Tensor>]) -> Result<Part> {
+    pub(super) fn part(
+        &self,
+        result: usize,
+        tile: usize,
+        scratch: &mut [Option<Tensor>],
+    ) -> Result<Part> {
         if let Some(whole) = &self.kept[result] {
             return whole.part(tile);
         }

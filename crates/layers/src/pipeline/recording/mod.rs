@@ -33,6 +33,7 @@ use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, overlap};
 use smallvec::SmallVec;
 
 use super::fusion::{CallArgs, Group, Plan, Step as Planned};
+use super::host::{Watch, is_interrupt};
 use super::operation::Operation;
 use super::session::{Options, Session};
 use operand::{Argument, Memories, Operand};
@@ -82,8 +83,16 @@ struct Step {
 impl Step {
     /// Returns the arguments of an operation that is a step of these tiles, `None` for its tensor.
     fn others_of(&self, operation: usize) -> CallArgs {
-        let step = self.members.iter().find(|step| step.planned == operation);
+        let step = self.find(operation);
         step.iter().flat_map(|step| &step.args).map(Argument::other).collect()
+    }
+
+    /// Returns the step of an operation among the members, and theirs.
+    fn find(&self, operation: usize) -> Option<&Step> {
+        self.members.iter().find_map(|step| match step.planned == operation {
+            true => Some(step),
+            false => step.find(operation),
+        })
     }
 }
 
@@ -225,7 +234,7 @@ impl Recording {
     /// Computes the outputs for these inputs, which [fit](Recording::fits).
     ///
     /// # Errors
-    /// Those of the operations, with the operation's place and the line that recorded it.
+    /// Those of the operations, with the operation's place and the line that recorded it; an interrupt.
     pub fn replay(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut memories = Memories::new(inputs, self.memories);
         for step in &self.steps {
@@ -246,7 +255,8 @@ impl Recording {
             Planned::Tiled(tiled) => {
                 let inputs = step.inputs.iter().map(|input| input.tensor(memories));
                 let inputs = inputs.collect::<Result<Vec<_>>>()?;
-                let computed = tiled.compute(&self.operations, &inputs, |op| step.others_of(op));
+                let (others, watch) = (|op| step.others_of(op), Watch::new());
+                let computed = tiled.compute(&self.operations, &inputs, others, &watch);
                 self.tiled.fetch_add(matches!(computed, Ok(Some(_))).into(), Ordering::Relaxed);
                 computed
             }
@@ -257,6 +267,7 @@ impl Recording {
                     memories.set(*memory, result);
                 }
             }
+            Err(error) if is_interrupt(&error) => return Err(error),
             _ => self.run_members(planned, step, memories)?,
         }
         step.last.iter().for_each(|memory| memories.clear(*memory));
