@@ -56,6 +56,7 @@ class Row:
         tolerance: the greatest difference to the reference, relative to it and to 1.
         length: operations of the chain.
         differentiates: the program takes derivatives: torch.compile is inside of it then.
+        is_lent: keyfold's tensors are NumPy's memory, which a pipeline has to copy.
     """
 
     table: str
@@ -70,6 +71,7 @@ class Row:
     tolerance: float = 1e-4
     length: int | None = None
     differentiates: bool = False
+    is_lent: bool = False
 
     def expected(self) -> Any:
         """The result of the reference."""
@@ -78,8 +80,7 @@ class Row:
 
     def calls(self, modules: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Call]]]:
         """The columns, each with a function that makes its call."""
-        # A pipeline would copy memory that NumPy may write to.
-        tensors = [kf.asarray(array, copy=True) for array in self.arrays]
+        tensors = [kf.asarray(array, copy=not self.is_lent) for array in self.arrays]
         eager = self.program(peers.keyfold_functions())
         yield EAGER, lambda: partial(eager, *tensors)
         yield PIPELINE, lambda: pipelined(eager, tensors)
@@ -160,6 +161,23 @@ def chain_rows(lengths: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Row
                     bars=chain_bars(kind, size),
                     length=length,
                 )
+
+
+def lent_rows(length: int, sizes: tuple[int, ...]) -> Iterator[Row]:
+    """A chain of tensors in NumPy's memory, whose writes a pipeline can't see."""
+    for size in sizes:
+        count = f"{size:.0e}".replace("e+0", "e")
+        yield Row(
+            "in NumPy's memory",
+            f"{length} arithmetic in NumPy's memory, {count}",
+            inputs(size),
+            lambda f: chains.python("arithmetic", length, vars(f)),
+            size,
+            4 * size,
+            {BY_HAND: lambda _: chains.expression("arithmetic", length)},
+            length=length,
+            is_lent=True,
+        )
 
 
 def reduced_rows(length: int, sizes: tuple[int, ...]) -> Iterator[Row]:
@@ -359,6 +377,7 @@ def make_rows(quick: bool, large: bool) -> Iterator[Row]:
     sizes = (1_000, BARS_FROM) if quick else (*SIZES, 100_000_000) if large else SIZES
     rows = (BARS_FROM,) if quick else ROW_SIZES
     yield from chain_rows((4, 8) if quick else LENGTHS, sizes)
+    yield from lent_rows(8, sizes[:1] if quick else SIZES[:4])
     yield from reduced_rows(8, rows)
     yield from total_rows(8, TOTAL_SIZES[:1] if quick else TOTAL_SIZES)
     yield from norm_rows(rows)
