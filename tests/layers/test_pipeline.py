@@ -142,6 +142,21 @@ def test_an_array_is_copied_again_only_after_it_changed():
     assert part.tolist() == [4.0, 6.0]
 
 
+def test_copies_go_with_the_operations_that_read_them(x):
+    arrays = [np.full(250_000, float(number)) for number in range(8)]
+    with kf.pipeline(max_pending_bytes=1 << 40) as pipe:
+        waits = kf.exp(x)
+        before = kf.memory_stats()["live"]
+        for array in arrays:
+            y = kf.dropout(kf.sum(kf.multiply(array, 2.0)), 0.5)
+            # It runs what draws, and what that needs, and nothing else.
+            kf.get_rng_state()
+            assert not y.is_pending
+        assert waits.is_pending
+        assert pipe.pending_count() == 1
+        assert kf.memory_stats()["live"] - before < array.nbytes
+
+
 def test_memory_that_numpy_may_write_is_copied(x):
     shared = x.numpy()
     with kf.pipeline():

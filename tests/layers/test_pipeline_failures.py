@@ -181,13 +181,17 @@ def test_ctrl_c_in_a_kernel_stops_the_flush_and_the_rest_can_run_later(x, operat
         assert z.tolist() == [2.0, 3.0, 4.0]
 
 
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 @pytest.mark.parametrize("how", ["kf.sum(y)", "kf.sum(y, axis=1)"])
-def test_ctrl_c_ends_a_long_run_of_tiles_and_it_can_run_later(how):
+def test_a_signal_ends_a_long_run_of_tiles_and_it_can_run_later(how, error):
     program = f"""
         import os, signal, threading, time
         import keyfold as kf
 
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        def stop(*_):
+            raise {error}
+
+        signal.signal(signal.SIGINT, stop)
         x = kf.ones((2000, 5000), dtype="float32")
 
         def chain():
@@ -203,10 +207,19 @@ def test_ctrl_c_ends_a_long_run_of_tiles_and_it_can_run_later(how):
             try:
                 pipe.flush()
                 time.sleep(5)
-            except KeyboardInterrupt:
+            except {error}:
                 print("interrupted" if total.is_pending else "late")
             print(pipe.pending_count())
         print((total.numpy() == chain().numpy()).all())
+        replayed = kf.fuse(chain)
+        replayed()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            replayed()
+            time.sleep(5)
+            print("late")
+        except {error}:
+            print("interrupted")
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
@@ -216,7 +229,8 @@ def test_ctrl_c_ends_a_long_run_of_tiles_and_it_can_run_later(how):
         timeout=120,
         check=False,
     )
-    assert done.stdout.split() == ["interrupted", "81", "True"], done.stderr
+    expected = ["interrupted", "81", "True", "interrupted"]
+    assert done.stdout.split() == expected, done.stderr
 
 
 def test_a_generator_that_is_closed_gives_up_and_closes(x):

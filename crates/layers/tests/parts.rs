@@ -142,10 +142,13 @@ fn a_kernel_refuses_what_are_no_parts() {
     let partial = kernel.reduce(&params, &numbers(&[3], DType::F32)).unwrap();
     let form = (Device::CPU, &Shape::empty(), DType::F32);
     for (len, count) in [(0, 0), (part(), 2), (part() + 1, 1), (part() + 1, 3)] {
-        let error = join_parts(kernel, &params, (len, &vec![partial; count]), form).unwrap_err();
+        let partials = vec![partial; count];
+        let error = join_parts(tiles, (&params, DType::F32), (len, &partials), form).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Shape);
         assert!(error.message().starts_with(&format!("{count} partial results")), "{error}");
     }
+    let error = join_parts(tiles, (&params, DType::C64), (3, &[partial]), form).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
     let argmax = &const { Operation::new("argmax") };
     assert!(tiles.reduce_parts(argmax, DType::F32, DType::I64).is_none());
     assert!(tiles.reduce_parts(sum, DType::C64, DType::F32).is_none());

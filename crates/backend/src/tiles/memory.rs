@@ -29,7 +29,7 @@ impl Whole {
         Ok(Whole { tensor, cut: Arc::clone(cut), taken })
     }
 
-    /// Takes a tile's part, for whom asks first.
+    /// Takes a tile's part, which can be taken once.
     ///
     /// # Errors
     /// [`ErrorKind::Value`] for a part that was taken, or isn't there.

@@ -57,13 +57,14 @@ pub trait ReduceParts: Send + Sync {
     fn reduce(&self, params: &ReduceParams, part: &Tensor) -> Result<Partial>;
 
     /// Joins the results of [`ReduceParts::reduce`] of all parts of lanes of `len` elements each: those of
-    /// the first lane, then those of the next one. The contiguous output has an element for each lane.
+    /// the first lane, then those of the next one. The contiguous output has an element for each lane, of the
+    /// dtype that [`Tiles::reduce_parts`] was given.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] for another number of them; the device's errors.
     ///
     /// # Safety
-    /// Until it has run, nothing else accesses the memory of `out`.
+    /// Until it has run, nothing else accesses the memory of `out`, which is of that dtype.
     unsafe fn join(
         &self,
         params: &ReduceParams,
@@ -152,19 +153,25 @@ pub fn compute_range(
     Ok(outs)
 }
 
-/// Joins the results of all parts of lanes of `len` elements each into a new tensor of this form, an
-/// element for each lane.
+/// Joins the results of all parts of lanes of `len` elements each, of the dtype `input`, into a new tensor of
+/// this form, an element for each lane.
 ///
 /// # Errors
-/// Those of the allocation, and as [`ReduceParts::join`].
+/// [`ErrorKind::NotSupported`] if the backend doesn't reduce them part by part; those of the allocation, and as
+/// [`ReduceParts::join`].
 pub fn join_parts(
-    kernel: &dyn ReduceParts,
-    params: &ReduceParams,
+    tiles: &dyn Tiles,
+    (params, input): (&ReduceParams, DType),
     (len, partials): (usize, &[Partial]),
     (device, shape, dtype): (Device, &Shape, DType),
 ) -> Result<Tensor> {
+    let Some(kernel) = tiles.reduce_parts(params.op, input, dtype) else {
+        let message =
+            format!("{}: no parts of {input} lanes are joined to {dtype}", params.op.name());
+        return Err(Error::new(ErrorKind::NotSupported, message));
+    };
     let out = Tensor::empty_of(shape.clone(), dtype, device)?;
-    // SAFETY: the output was allocated here, and nothing else refers to it.
+    // SAFETY: the output was allocated here, of the kernel's dtype, and nothing else refers to it.
     unsafe { kernel.join(params, len, partials, &out) }?;
     Ok(out)
 }

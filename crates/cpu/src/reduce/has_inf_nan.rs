@@ -54,9 +54,11 @@ where
 fn none(call: &ReduceCall<'_>) -> Result<()> {
     match call.step {
         Step::Part { to, .. } => to.set(Some(to_partial(0_u8))),
-        // SAFETY: the result is one bool, as all dimensions are reduced, and no other code accesses it
-        // (`Launch::launch`, `ReduceParts::join`).
-        Step::Whole { .. } | Step::Join { .. } => unsafe { call.out_base()?.write(0) },
+        // SAFETY: the result is one bool, as all dimensions are reduced, or a contiguous tensor of them, and no
+        // other code accesses it (`Launch::launch`, `ReduceParts::join`).
+        Step::Whole { out, .. } | Step::Join { out, .. } => unsafe {
+            call.out_base()?.write_bytes(0, out.numel());
+        },
     }
     Ok(())
 }

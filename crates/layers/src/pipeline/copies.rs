@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 
 use super::session::Session;
 
-/// The last copy of each array that waiting operations read, by the array's address and dtype.
+/// The last copy of each array that waiting operations read, by the array's address and dtype. Operations that ran
+/// leave it at the end of the run.
 pub(super) type Copies = FxHashMap<(usize, DType), Tensor>;
 
 /// Returns a copy of an array, and whether it was made now.

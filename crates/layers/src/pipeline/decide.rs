@@ -42,8 +42,9 @@ pub struct Form {
     /// result is computed from the same index of the tensor alone, with the same digits however many there
     /// are if the tensor is contiguous: those of a sum along the last dimensions. 0 if nothing is known.
     pub rows: usize,
-    /// For an operator of one tensor, the reduction along its last dimensions, or all, that the backend's
-    /// kernel computes.
+    /// For an operator of one tensor, the reduction along its last dimensions, or all, that the call is: of
+    /// the tensor's dtype to the result's, with the bits of the backend's kernel for it, which then runs without
+    /// the operator's own.
     pub reduces: Option<ReduceParams>,
 }
 

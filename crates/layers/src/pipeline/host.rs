@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use keyfold_core::{Error, Result};
+use keyfold_core::{Error, ErrorKind, Result};
 
 /// A place in a program of the host language, resolved when it is shown.
 pub trait ProgramPlace: Send + Sync {
@@ -44,8 +44,8 @@ pub struct Host {
     /// Runs a function without the host language's lock, since it computes, or waits for a thread
     /// that needs the lock.
     pub without_lock: fn(&mut dyn FnMut()),
-    /// Returns an error if the user asked the program to stop (Ctrl-C). Called between operations, and
-    /// between tiles.
+    /// Runs the host language's signal handlers, and returns the error that one of them raises, as Ctrl-C's
+    /// does. Called between operations, and between tiles.
     pub interrupted: fn() -> Result<()>,
     /// Returns whether an error isn't an operation's own, but stops the program.
     pub is_interrupt: fn(&Error) -> bool,
@@ -76,12 +76,15 @@ pub(super) struct Watch {
     /// The thread that computes. Others that help don't look.
     thread: ThreadId,
     looked: Mutex<Instant>,
+    /// The error of a look inside a computation.
+    stop: Mutex<Option<Error>>,
 }
 
 impl Watch {
     /// Begins to look on this thread.
     pub(super) fn new() -> Watch {
-        Watch { thread: std::thread::current().id(), looked: Mutex::new(Instant::now()) }
+        let (thread, looked) = (std::thread::current().id(), Mutex::new(Instant::now()));
+        Watch { thread, looked, stop: Mutex::default() }
     }
 
     /// Looks for an interrupt, if the last look was a while ago.
@@ -98,6 +101,23 @@ impl Watch {
             *looked = Instant::now();
         }
         Ok(())
+    }
+
+    /// As [`Watch::look`], inside a computation whose own errors mean that its operations are tried one by
+    /// one: the error is kept for [`Watch::take_stop`].
+    ///
+    /// # Errors
+    /// If the computation has to stop.
+    pub(super) fn look_inside(&self) -> Result<()> {
+        self.look().map_err(|error| {
+            *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            Error::new(ErrorKind::Pipeline, "the computation was stopped")
+        })
+    }
+
+    /// Takes the error that stopped a computation.
+    pub(super) fn take_stop(&self) -> Option<Error> {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

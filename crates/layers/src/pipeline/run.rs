@@ -31,11 +31,12 @@ impl Drop for Turn<'_> {
         if state.turns == 0 {
             state.runner = None;
             self.0.runs.store(false, Ordering::Relaxed);
-            let is_done = state.waiting.len() == 0;
-            let copies = is_done.then(|| std::mem::take(&mut state.copies));
+            let is_unused = |_: &_, copy: &mut Tensor| copy.buffer().shares() == 1;
+            let unused: Vec<_> = state.copies.extract_if(is_unused).collect();
             drop(state);
             self.0.freed.notify_all();
-            drop(copies);
+            // Without the lock, since large memory is given back.
+            drop(unused);
         }
     }
 }
@@ -168,7 +169,7 @@ impl Session {
             Step::One(at) => self.run_one(operations[*at].index, expected),
             Step::Group(group) => {
                 let compute = || group.compute(operations).map(|()| true);
-                match self.run_together(numbers, operations, expected, compute)? {
+                match self.run_together(numbers, operations, (expected, watch), compute)? {
                     true => Ok(()),
                     false => numbers.iter().try_for_each(|at| {
                         watch.look()?;
@@ -178,7 +179,7 @@ impl Session {
             }
             Step::Tiled(tiled) => {
                 let compute = || tiled.run(operations, watch);
-                match self.run_together(numbers, operations, expected, compute)? {
+                match self.run_together(numbers, operations, (expected, watch), compute)? {
                     true => Ok(()),
                     false => {
                         let mut steps = tiled.steps.iter();
@@ -258,7 +259,7 @@ impl Session {
         &self,
         numbers: &[usize],
         operations: &[Arc<Operation>],
-        expected: &Expected,
+        (expected, watch): (&Expected, &Watch),
         compute: impl FnOnce() -> Result<bool, Stopped>,
     ) -> Result<bool> {
         let members = || numbers.iter().map(|at| &operations[*at]);
@@ -280,6 +281,9 @@ impl Session {
             self.lock().running.truncate(depth);
             outcome
         });
+        if let Some(error) = watch.take_stop() {
+            return Err(error);
+        }
         match outcome {
             Some(Ok(true)) => {}
             Some(Err(Stopped::Itself(error))) if host::is_interrupt(&error) => return Err(error),
@@ -314,7 +318,8 @@ impl Session {
                 return Err(Error::new(
                     ErrorKind::Pipeline,
                     format!(
-                        "{}: the kernel reads a tensor that is computed from its own result",
+                        "{}: the kernel reads a tensor that is computed from its own result, or a signal \
+                         handler reads what is being computed",
                         operation.operator.name()
                     ),
                 ));

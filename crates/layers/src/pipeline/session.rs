@@ -136,7 +136,7 @@ pub(super) struct State {
     pub(super) refused: Option<String>,
     /// The context of the last recorded operation, which most share.
     pub(super) context: Option<Arc<LocalContext>>,
-    /// Dropped when nothing waits.
+    /// Those that no waiting operation reads are dropped at the end of a run.
     pub(super) copies: Copies,
 }
 

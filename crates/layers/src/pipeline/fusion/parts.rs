@@ -27,17 +27,18 @@ pub(super) struct Parts<'a> {
 struct Reduction<'a> {
     kernel: &'a dyn ReduceParts,
     params: ReduceParams,
+    input: DType,
     partials: Vec<OnceLock<Partial>>,
 }
 
 impl Tiled {
-    /// Returns the kernel of a stage that is a reduction.
+    /// Returns the kernel of a stage that is a reduction, its parameters, and the dtype that it reduces.
     fn reduction(
         &self,
         stage: &Stage,
         operations: &[Arc<Operation>],
         inputs: &[Tensor],
-    ) -> Option<(&dyn ReduceParts, ReduceParams)> {
+    ) -> Option<(&dyn ReduceParts, ReduceParams, DType)> {
         let StageKernel::Call(op) = stage.kernel else { return None };
         let input: DType = match stage.sources[0] {
             Source::Input(input) => inputs[input].dtype(),
@@ -46,7 +47,7 @@ impl Tiled {
         let params = operations[op].reduces()?;
         let output = self.slot(operations, stage.results.start)?.dtype;
         let kernel = tiles_of(&*self.backend)?.reduce_parts(params.op, input, output)?;
-        Some((kernel, params))
+        Some((kernel, params, input))
     }
 
     /// Returns the shape of the elements that are computed.
@@ -74,7 +75,7 @@ impl Tiled {
                 // Its elements are reduced in the order of memory.
                 return None;
             }
-            let (kernel, params) = self.reduction(stage, operations, inputs)?;
+            let (kernel, params, _) = self.reduction(stage, operations, inputs)?;
             let (lead, rest) = shape.split_at_checked(params.dims.trailing_zeros() as usize)?;
             let own = PartCut::new(lead.iter().product(), rest.iter().product(), kernel.part())?;
             if *cut.get_or_insert_with(|| own.clone()) != own {
@@ -100,9 +101,9 @@ impl<'a> Parts<'a> {
         let shape = tiled.elements(operations).ok_or_else(no_group)?;
         let broadcast = Broadcast::new(shape, inputs)?;
         let reductions = tiled.stages.iter().map(|stage| {
-            let (kernel, params) = tiled.reduction(stage, operations, inputs)?;
+            let (kernel, params, input) = tiled.reduction(stage, operations, inputs)?;
             let partials = (0..cut.tiles()).map(|_| OnceLock::new()).collect();
-            Some(Reduction { kernel, params, partials })
+            Some(Reduction { kernel, params, input, partials })
         });
         let reductions = reductions.collect();
         Ok(Parts { cut, inputs, broadcast, reductions })
@@ -161,6 +162,8 @@ impl<'a> Parts<'a> {
     /// Joins the parts of each reduction whose result is kept; returns a place for each result.
     pub(super) fn join(&self, job: &Job<'_>) -> Result<Vec<Option<Tensor>>> {
         let Job { tiled, operations, .. } = job;
+        let missing = || Error::new(ErrorKind::Pipeline, "a part of a lane isn't there");
+        let tiles = tiles_of(&*tiled.backend).ok_or_else(missing)?;
         let mut results = vec![None; tiled.results.len()];
         for (stage, reduction) in tiled.stages.iter().zip(&self.reductions) {
             let (Some(reduction), result) = (reduction, stage.results.start) else { continue };
@@ -168,11 +171,11 @@ impl<'a> Parts<'a> {
                 continue;
             };
             let partials = reduction.partials.iter().map(|partial| partial.get().copied());
-            let missing = || Error::new(ErrorKind::Pipeline, "a part of a lane isn't there");
             let partials = partials.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
             let form = (operations[tiled.results[result].0].device, &slot.shape, slot.dtype);
             let lanes = (self.cut.lane(), &partials[..]);
-            results[result] = Some(join_parts(reduction.kernel, &reduction.params, lanes, form)?);
+            let kind = (&reduction.params, reduction.input);
+            results[result] = Some(join_parts(tiles, kind, lanes, form)?);
         }
         Ok(results)
     }

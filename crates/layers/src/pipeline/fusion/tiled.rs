@@ -87,10 +87,10 @@ enum Inputs<'a> {
 
 impl Tiled {
     /// Computes the results that are kept, in the order of [`Tiled::kept_results`]; `None` if there would
-    /// be one tile. Looks for an interrupt between tiles.
+    /// be one tile. Looks for an interrupt between tiles, which [`Watch::take_stop`] returns.
     ///
     /// # Errors
-    /// The first of an operation, or of the memory; an interrupt. Nothing but new memory was written then.
+    /// The first of an operation, or of the memory; one that stands for an interrupt. Nothing but new memory was written then.
     pub(in crate::pipeline) fn compute(
         &self,
         operations: &[Arc<Operation>],
@@ -139,7 +139,7 @@ impl Tiled {
                 let known = scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 let mut own = known.unwrap_or_else(|| vec![None; self.results.len()]);
                 for tile in tiles {
-                    watch.look()?;
+                    watch.look_inside()?;
                     match &inputs {
                         Inputs::Rows(inputs) => job.rows(inputs, tile, &mut own)?,
                         Inputs::Parts(parts) => parts.compute(&job, tile, &mut own)?,

@@ -24,6 +24,7 @@
 mod build;
 mod operand;
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -237,14 +238,22 @@ impl Recording {
     /// Those of the operations, with the operation's place and the line that recorded it; an interrupt.
     pub fn replay(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut memories = Memories::new(inputs, self.memories);
+        let watch = OnceCell::new();
         for step in &self.steps {
-            self.run(&self.plan.steps[step.planned], step, &mut memories)?;
+            self.run(&self.plan.steps[step.planned], step, &mut memories, &watch)?;
         }
         self.outputs.iter().map(|output| output.tensor(&memories)).collect()
     }
 
-    /// Computes a step, and drops what nothing behind it reads.
-    fn run(&self, planned: &Planned, step: &Step, memories: &mut Memories<'_>) -> Result<()> {
+    /// Computes a step, and drops what nothing behind it reads. Tiles look for an interrupt by `watch`, which
+    /// begins with the first of them.
+    fn run(
+        &self,
+        planned: &Planned,
+        step: &Step,
+        memories: &mut Memories<'_>,
+        watch: &OnceCell<Watch>,
+    ) -> Result<()> {
         let results = match planned {
             Planned::One(at) => {
                 self.run_one(&self.operations[*at], step, memories)?;
@@ -255,8 +264,11 @@ impl Recording {
             Planned::Tiled(tiled) => {
                 let inputs = step.inputs.iter().map(|input| input.tensor(memories));
                 let inputs = inputs.collect::<Result<Vec<_>>>()?;
-                let (others, watch) = (|op| step.others_of(op), Watch::new());
-                let computed = tiled.compute(&self.operations, &inputs, others, &watch);
+                let (others, watch) = (|op| step.others_of(op), watch.get_or_init(Watch::new));
+                let computed = tiled.compute(&self.operations, &inputs, others, watch);
+                if let Some(error) = watch.take_stop() {
+                    return Err(error);
+                }
                 self.tiled.fetch_add(matches!(computed, Ok(Some(_))).into(), Ordering::Relaxed);
                 computed
             }
@@ -268,7 +280,7 @@ impl Recording {
                 }
             }
             Err(error) if is_interrupt(&error) => return Err(error),
-            _ => self.run_members(planned, step, memories)?,
+            _ => self.run_members(planned, step, memories, watch)?,
         }
         step.last.iter().for_each(|memory| memories.clear(*memory));
         Ok(())
@@ -322,10 +334,11 @@ impl Recording {
         planned: &Planned,
         step: &Step,
         memories: &mut Memories<'_>,
+        watch: &OnceCell<Watch>,
     ) -> Result<()> {
         for (at, member) in step.members.iter().enumerate() {
             match planned {
-                Planned::Tiled(tiled) => self.run(&tiled.steps[at], member, memories)?,
+                Planned::Tiled(tiled) => self.run(&tiled.steps[at], member, memories, watch)?,
                 _ => {
                     self.run_one(&self.operations[member.planned], member, memories)?;
                     member.last.iter().for_each(|memory| memories.clear(*memory));
