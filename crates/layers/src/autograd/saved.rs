@@ -25,7 +25,7 @@ pub enum Saved {
     MetaOfEdge,
     /// A tensor whose elements the derivative doesn't read, and that requires no gradient.
     Meta(Box<TensorMeta>),
-    /// A tensor of a checkpoint, which is recomputed (see [`checkpoint`](mod@super::checkpoint)): its segment and
+    /// A tensor of a checkpoint, which is recomputed (see the module `checkpoint`): its segment and
     /// its number there.
     Recompute(Box<(Arc<Segment>, usize, TensorMeta)>),
     /// An absent optional tensor.

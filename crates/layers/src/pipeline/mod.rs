@@ -27,12 +27,12 @@
 //!   above the backends, records (`record`) what `decide` doesn't have run at once (`compute`), so Vmap, Autograd and Autocast have run by then. A
 //!   pending tensor carries it, which brings later calls here on any thread
 //! - operators' own inference comes with a kernel at Deferred ([`kernel`]); others infer by Meta
-//! - an [operation](operation) keeps its arguments, key set, local context and stream; `plan` selects
+//! - an `operation` keeps its arguments, key set, local context and stream; `plan` selects
 //!   those that a flush runs, `run` runs them: failures stay with what depends on them
 //! - `fusion` computes pointwise operations that read each other's results in one pass
 //! - memory is a [`PendingBuffer`](keyfold_tensor::PendingBuffer): staged while operations may still
 //!   write to it, then filled
-//! - [`check`] runs each flush's operations eagerly as well and compares, where [`Options::check`] asks
+//! - `check` runs each flush's operations eagerly as well and compares, where `Options::check` asks
 //! - [`Failure`] and [`Explanation`] say what went wrong and what waits
 //!
 //! Without a session the keys are in no set, and calls cost what they cost.

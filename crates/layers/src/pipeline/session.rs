@@ -94,7 +94,7 @@ pub struct Statistics {
     pub fused: u64,
     /// Flushes whose groups were chosen and compiled, because no flush before had the same operations.
     pub planned: u64,
-    /// Operations whose results were compared with those of an eager call, by [`Options::check`].
+    /// Operations whose results were compared with those of an eager call, by `Options::check`.
     pub checked: u64,
 }
 
