@@ -71,14 +71,19 @@ fn is_candidate(operation: &Operation) -> bool {
     operation.is_pure() && !operation.results.is_empty() && !operation.is_dead()
 }
 
-/// Returns the form of a call, whose operator and numbers it has, and the memory of its first tensor argument.
+/// Returns the form of a call, whose operator and numbers it has, and the memory of its first tensor, lists included.
 fn key(operation: &Operation) -> (usize, usize) {
     let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
-    let first = args.iter().find_map(|arg| match arg {
-        Value::Tensor(tensor) => Some(memory_id(tensor)),
-        _ => None,
-    });
+    let first = args.iter().find_map(first_tensor).map(memory_id);
     (Arc::as_ptr(&operation.form).addr(), first.unwrap_or(0))
+}
+
+fn first_tensor(arg: &Value) -> Option<&Tensor> {
+    match arg {
+        Value::Tensor(tensor) => Some(tensor),
+        Value::List(items) => items.iter().find_map(first_tensor),
+        _ => None,
+    }
 }
 
 fn each_tensor(operation: &Operation, f: &mut impl FnMut(&Tensor)) {
