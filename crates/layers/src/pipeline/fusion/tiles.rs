@@ -25,7 +25,7 @@ pub(super) struct Candidate {
 /// The most steps that are joined: each has scratch memory of its own, which the cache has to hold.
 const STAGES: usize = 16;
 
-/// What tiles are made of.
+/// The division of tensors into tiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum By {
     /// Some rows.
