@@ -30,12 +30,27 @@ fn inputs_ahead(program: &Program, block: usize) -> SmallVec<[isize; 8]> {
 impl Job<'_> {
     /// The number of blocks.
     #[inline]
-    pub(super) fn contiguous_units(&self, out: &Tensor) -> usize {
+    pub(super) fn contiguous_units(&self, inputs: &[&Tensor], out: &Tensor) -> usize {
         let (total, block) = (out.numel(), self.block());
-        if total <= block {
-            1
-        } else {
-            (total + self.misalignment(out.pinned_ptr())).div_ceil(block)
+        if total <= block { 1 } else { (total + self.shortening(inputs, out)).div_ceil(block) }
+    }
+
+    /// The number of elements by which the first block is shorter, so that others begin at a cache line
+    /// of the output or, if lines aren't written as a whole, of the inputs: a chain reads those often.
+    fn shortening(&self, inputs: &[&Tensor], out: &Tensor) -> usize {
+        let own = self.misalignment(out.pinned_ptr());
+        if self.non_temporal {
+            return own;
+        }
+        let accesses = self.program.accesses();
+        let direct = inputs.iter().zip(accesses).enumerate().filter(|(slot, (_, access))| {
+            access.direct && access.size == accesses[inputs.len()].size && self.program.reads(*slot)
+        });
+        let mut of_input = direct.map(|(_, (input, _))| self.misalignment(input.pinned_ptr()));
+        match of_input.next() {
+            // Arrays of one library often begin at the same place of a line, but not at its beginning.
+            Some(first) if of_input.all(|other| other == first) => first,
+            _ => own,
         }
     }
 
@@ -62,9 +77,7 @@ impl Job<'_> {
                 let mut combiner = WriteCombiner::new(behind, register);
                 let gathered = behind.wrapping_add(WriteCombiner::bytes(register));
                 let result_direct = self.writes_directly(0);
-                // The first block is shorter, so that all others begin at a cache line.
-                let misalignment =
-                    if total <= block { 0 } else { self.misalignment(out.pinned_ptr()) };
+                let misalignment = if total <= block { 0 } else { self.shortening(inputs, out) };
                 let end = total.min((units.end * block).saturating_sub(misalignment));
                 let mut at = (units.start * block).saturating_sub(misalignment);
                 let prefetch_distance: SmallVec<[isize; 8]> = match self.non_temporal {

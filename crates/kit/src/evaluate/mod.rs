@@ -369,7 +369,7 @@ unsafe fn evaluate_into(
     out.note_write();
     more.iter().for_each(|out| out.note_write());
     if flat && program.iotas().iter().all(|iota| *iota == Iota::Index) {
-        let units = job.contiguous_units(out);
+        let units = job.contiguous_units(inputs, out);
         if units == 1 {
             return job.flat(inputs, out, 0..1);
         }
@@ -417,14 +417,14 @@ impl Job<'_> {
         }
     }
 
-    /// The number of elements between a pointer into the output and the cache line that it lies in; 0 if
-    /// blocks are too short for alignment to matter.
+    /// The number of elements, as large as the output's, between a pointer and the cache line that it lies
+    /// in; 0 if blocks are too short for alignment to matter.
     #[inline]
-    fn misalignment(&self, to: *mut u8) -> usize {
+    fn misalignment(&self, at: *mut u8) -> usize {
         // Inputs are often aligned like the output, and are read faster from the beginning of a line,
         // too. The result has to be less than a block.
         let matters = self.block() >= non_temporal::LINE;
-        if matters { to.addr() % non_temporal::LINE / self.program.result().size() } else { 0 }
+        if matters { at.addr() % non_temporal::LINE / self.program.result().size() } else { 0 }
     }
 
     /// Divides `units` of `unit` elements each among the threads.

@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use super::access::{Access, Load, raw_load};
 use super::binary::binary;
 use super::cast::{cast, round, round_before_store};
-use super::fusion::{Fused, fuse};
+use super::chain::{Chain, Op, Operand};
+use super::fusion::{Body, Fused, fuse};
 use super::kernel::{Kernel, where_kernel};
 use super::unary::unary;
 use super::value::Value;
@@ -29,6 +30,8 @@ pub(crate) struct Instruction {
 pub(crate) enum Action {
     /// A loop over the block.
     Run(Kernel),
+    /// A chain of arithmetic in one loop.
+    Chain(Box<Chain>),
     /// Copies the uniform value with this number to every element of a register, for values that have no
     /// register of their own.
     Fill(Load, u32),
@@ -248,12 +251,21 @@ pub(crate) fn compile(
             code.cost += cost(step, steps);
             continue;
         }
-        let mut constants = None;
+        let (mut constants, mut chain) = (None, None);
         let mut operands = SmallVec::<[StepId; 3]>::new();
         let computed = match fused[at].take() {
             Some(fused) => {
-                (operands, constants) = (fused.operands, fused.constants);
-                Some(fused.kernel)
+                operands = fused.operands;
+                match fused.body {
+                    Body::Chain(ops) => {
+                        chain = Some(ops);
+                        None
+                    }
+                    Body::Scaled(kernel, own) => {
+                        constants = Some(own);
+                        Some(kernel)
+                    }
+                }
             }
             None => {
                 let last = last_kernel(at, steps, results);
@@ -269,9 +281,14 @@ pub(crate) fn compile(
                 }
             }
         };
-        // A uniform value without a register of its own is filled in before its first use.
-        operands.iter().for_each(|id| fill(steps, *id, &mut code, &mut allocation));
-        let instruction = if let Some(kernel) = computed {
+        if chain.is_none() {
+            // A uniform value without a register of its own is filled in before its first use.
+            operands.iter().for_each(|id| fill(steps, *id, &mut code, &mut allocation));
+        }
+        let instruction = if let Some(ops) = chain {
+            let chain = chain_of(step.dtype, &ops, &operands, steps, &allocation);
+            Some((Action::Chain(Box::new(chain)), [0; 3]))
+        } else if let Some(kernel) = computed {
             // Kernels take three pointers, and ignore those beyond their number of operands.
             let slot = |n: usize| allocation.slot[operands[n.min(operands.len() - 1)].index()];
             Some((Action::Run(kernel), [slot(0), slot(1), slot(2)]))
@@ -307,7 +324,8 @@ pub(crate) fn compile(
         }
         for id in done {
             let slot = allocation.slot[id.index()];
-            if slot >= allocation.first_register {
+            // A chain reads uniform values that have no slot.
+            if slot >= allocation.first_register && slot != UNASSIGNED {
                 allocation.free.push(slot);
             }
         }
@@ -315,7 +333,8 @@ pub(crate) fn compile(
     results.iter().for_each(|result| fill(steps, result.step, &mut code, &mut allocation));
     let streaming = |instruction: &&Instruction| match &instruction.action {
         Action::Run(kernel) => kernel.streaming.is_some(),
-        _ => false,
+        Action::Chain(_) => true,
+        Action::Fill(..) | Action::Copy(_) | Action::Gather(_) => false,
     };
     code.streaming = code.instructions.iter().filter(streaming).count();
     for (result, stored) in results.iter().enumerate() {
@@ -347,7 +366,10 @@ fn uniform_steps(
     results.iter().for_each(|result| needed[result.step.index()] = true);
     for (at, step) in steps.iter().enumerate() {
         if let Some(fused) = &fused[at] {
-            fused.operands.iter().for_each(|id| needed[id.index()] = true);
+            // A chain reads uniform values themselves.
+            if !matches!(fused.body, Body::Chain(_)) {
+                fused.operands.iter().for_each(|id| needed[id.index()] = true);
+            }
         } else if parts[at] {
             // The step is computed by another step's fused kernel, which marks the operands it needs.
         } else if !step.uniform {
@@ -374,6 +396,28 @@ fn uniform_steps(
         }
     }
     Ok(())
+}
+
+/// Returns a chain with the places of its operands.
+fn chain_of(
+    dtype: DType,
+    ops: &[Op],
+    operands: &[StepId],
+    steps: &[Step],
+    allocation: &Allocation,
+) -> Chain {
+    let mut places = operands.iter().map(|id| match steps[id.index()].uniform {
+        true => Operand::Uniform(allocation.value[id.index()]),
+        false => Operand::Block(allocation.slot[id.index()]),
+    });
+    let first = allocation.slot[operands[0].index()];
+    places.next();
+    let mut place = |op: &Op| match op.has_operand() {
+        true => places.next().unwrap_or(Operand::Block(first)),
+        false => Operand::Block(first),
+    };
+    let links = ops.iter().map(|op| (*op, place(op))).collect();
+    Chain { dtype, first, links }
 }
 
 /// Emits an instruction that fills a register with a uniform value, unless one holds it already.

@@ -1,105 +1,36 @@
 //! Fusion: several steps in one loop.
 //!
-//! A loop over blocks in the L1 cache spends most of its time on loads and stores. A sum or product that
-//! has a single use, in another sum or product, needs neither. The same holds for arithmetic on the
-//! argument and on the value of a function, as in `0.5 * x * erfc(-0.7 * x)`. Every step is rounded as
-//! it would be alone.
-
-use std::marker::PhantomData;
+//! A loop over blocks in the L1 cache spends most of its time on loads and stores. Arithmetic whose value
+//! has a single use, in more arithmetic, needs neither: it is computed in a [chain](super::chain). The
+//! same holds for arithmetic on the argument and on the value of a function, as in
+//! `0.5 * x * erfc(-0.7 * x)`. Every step is rounded as it would be alone.
 
 use keyfold_core::{DType, Scalar};
 use keyfold_expr::fuse::Stored;
 use keyfold_expr::{Binary, Step, StepId, StepOp, Unary};
 use smallvec::{SmallVec, smallvec};
 
-use super::binary::Arithmetic;
-use super::kernel::{Kernel, Map3};
+use super::chain::Op;
+use super::kernel::Kernel;
 use super::streaming_kernels;
 use super::value::Value;
 use crate::math::{Real, function as math};
 
-/// An arithmetic operation as a type.
-trait Op: 'static {
-    fn of<T: Arithmetic>(a: T, b: T) -> T;
-}
-
-struct Plus;
-struct Minus;
-struct ReverseMinus;
-struct Times;
-
-impl Op for Plus {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        a.plus(b)
-    }
-}
-impl Op for Minus {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        a.minus(b)
-    }
-}
-impl Op for ReverseMinus {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        b.minus(a)
-    }
-}
-impl Op for Times {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        a.times(b)
-    }
-}
-
-/// `Outer(Inner(a, b), c)`
-struct Composed<Inner, Outer>(PhantomData<(Inner, Outer)>);
-
-impl<T: Arithmetic, Inner: Op, Outer: Op> Map3<T> for Composed<Inner, Outer> {
-    #[inline(always)]
-    fn apply(a: T, b: T, c: T) -> T {
-        Outer::of(Inner::of(a, b), c)
-    }
-}
-
-fn outer_kernel<Inner: Op, T: Arithmetic + Copy + 'static>(outer: Binary, swapped: bool) -> Kernel {
-    match (outer, swapped) {
-        (Binary::Add, _) => {
-            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Plus>(PhantomData))
-        }
-        (Binary::Mul, _) => {
-            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Times>(PhantomData))
-        }
-        (_, false) => {
-            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Minus>(PhantomData))
-        }
-        (_, true) => {
-            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, ReverseMinus>(PhantomData))
-        }
-    }
-}
-
-fn pair_kernel<T: Arithmetic + Copy + 'static>(
-    inner: Binary,
-    outer: Binary,
-    swapped: bool,
-) -> Kernel {
-    match inner {
-        Binary::Add => outer_kernel::<Plus, T>(outer, swapped),
-        Binary::Mul => outer_kernel::<Times, T>(outer, swapped),
-        _ => outer_kernel::<Minus, T>(outer, swapped),
-    }
-}
-
-/// A fused kernel.
+/// Several steps as one instruction.
 pub(crate) struct Fused {
-    pub(crate) kernel: Kernel,
+    pub(crate) body: Body,
+    /// What the loop reads.
     pub(crate) operands: SmallVec<[StepId; 3]>,
-    /// Constants that replace the third operand.
-    pub(crate) constants: Option<Box<[Value; 4]>>,
-    /// The steps that the kernel computes, so that none of them is computed alone.
+    /// The steps that the loop computes, so that none of them is computed alone.
     parts: SmallVec<[StepId; 4]>,
+}
+
+/// The loop of fused steps.
+pub(crate) enum Body {
+    /// Arithmetic on the first operand: each operation with the next operand, unless it is of one number.
+    Chain(Vec<Op>),
+    /// A kernel, with constants that replace the third operand.
+    Scaled(Kernel, Box<[Value; 4]>),
 }
 
 /// The state of the fusion pass.
@@ -109,17 +40,48 @@ struct Fusion<'a> {
     fused: Vec<Option<Fused>>,
 }
 
+/// An operation of a chain: on the value of a step, with another one.
+struct Operation {
+    op: Op,
+    value: StepId,
+    other: Option<StepId>,
+}
+
 impl Fusion<'_> {
-    fn arithmetic(&self, id: StepId) -> Option<(Binary, StepId, StepId)> {
+    /// Returns the step as an operation of a chain. If both operands could be computed in it, the first
+    /// one is.
+    fn operation(&self, id: StepId) -> Option<Operation> {
         let step = &self.steps[id.index()];
+        if !matches!(step.dtype, DType::F32 | DType::F64) || step.uniform {
+            return None;
+        }
+        let of_two = |op, value, other, swapped| {
+            Op::binary(op, swapped).map(|op| Operation { op, value, other: Some(other) })
+        };
         match step.op {
-            StepOp::Binary(op @ (Binary::Add | Binary::Sub | Binary::Mul), a, b)
-                if matches!(step.dtype, DType::F32 | DType::F64) && !step.uniform =>
-            {
-                Some((op, a, b))
+            // The absolute value of a complex number is a float.
+            StepOp::Unary(op, value) if self.steps[value.index()].dtype == step.dtype => {
+                Op::unary(op).map(|op| Operation { op, value, other: None })
+            }
+            StepOp::Binary(Binary::Mul, a, b) if a == b => {
+                Some(Operation { op: Op::Square, value: a, other: None })
+            }
+            StepOp::Binary(op, a, b) => {
+                let swapped =
+                    self.steps[a.index()].uniform || (!self.is_part(a, 1) && self.is_part(b, 1));
+                if swapped { of_two(op, b, a, true) } else { of_two(op, a, b, false) }
             }
             _ => None,
         }
+    }
+
+    /// Whether a step can be computed in the chain of its only user, which reads it that many times.
+    fn is_part(&self, id: StepId, reads: u32) -> bool {
+        self.uses[id.index()] == reads
+            && match &self.fused[id.index()] {
+                Some(fused) => matches!(fused.body, Body::Chain(_)),
+                None => self.operation(id).is_some(),
+            }
     }
 
     /// Whether a step has a single use and isn't fused yet.
@@ -149,31 +111,39 @@ impl Fusion<'_> {
         .filter(|(_, number)| !number.as_f64().is_nan())
     }
 
-    /// Fuses two steps of arithmetic.
-    fn pair(&self, id: StepId) -> Option<Fused> {
-        let (outer, a, b) = self.arithmetic(id)?;
-        let inside = |id| self.arithmetic(id).filter(|_| self.is_free(id));
-        let (inner, (op, x, y), other, swapped) = match (inside(a), inside(b)) {
-            (Some(found), _) => (a, found, b, false),
-            (None, Some(found)) => (b, found, a, true),
-            _ => return None,
+    /// Adds a step to the chain of its operand, or begins one with both.
+    fn chain(&mut self, id: StepId) -> Option<Fused> {
+        let last = self.operation(id)?;
+        let inner = last.value;
+        if !self.is_part(inner, if last.op == Op::Square { 2 } else { 1 }) {
+            return None;
+        }
+        let (mut ops, mut operands, mut parts) = match self.fused[inner.index()].take() {
+            Some(Fused { body: Body::Chain(ops), operands, parts }) => (ops, operands, parts),
+            _ => {
+                let first = self.operation(inner)?;
+                let operands = std::iter::once(first.value).chain(first.other).collect();
+                (vec![first.op], operands, smallvec![])
+            }
         };
-        let kernel = match self.steps[id.index()].dtype {
-            DType::F32 => pair_kernel::<f32>(op, outer, swapped),
-            _ => pair_kernel::<f64>(op, outer, swapped),
-        };
-        let (operands, parts) = (smallvec![x, y, other], smallvec![inner]);
-        Some(Fused { kernel, operands, constants: None, parts })
+        ops.push(last.op);
+        operands.extend(last.other);
+        parts.push(inner);
+        Some(Fused { body: Body::Chain(ops), operands, parts })
     }
 
     /// Fuses a scaled function as in `gelu`: scaling of the argument, function, addition, product. Only
     /// the function and the last product have to be there.
     fn scaled_function(&self, id: StepId) -> Option<Fused> {
-        let (op, a, b) = self.arithmetic(id)?;
-        if op != Binary::Mul {
-            return None;
+        let step = &self.steps[id.index()];
+        match step.op {
+            StepOp::Binary(Binary::Mul, a, b)
+                if matches!(step.dtype, DType::F32 | DType::F64) && !step.uniform =>
+            {
+                self.function(id, a, b).or_else(|| self.function(id, b, a))
+            }
+            _ => None,
         }
-        self.function(id, a, b).or_else(|| self.function(id, b, a))
     }
 
     /// As [`Fusion::scaled_function`], for the product `id` of `value`, which contains the function, and
@@ -212,8 +182,9 @@ impl Fusion<'_> {
             DType::F32 => scaled_kernel::<f32>(op)?,
             _ => scaled_kernel::<f64>(op)?,
         };
-        let constants = Some(Box::new([argument_scale, value_offset, factor_min, factor_scale]));
-        Some(Fused { kernel, operands: smallvec![argument, factor], constants, parts })
+        let constants = Box::new([argument_scale, value_offset, factor_min, factor_scale]);
+        let body = Body::Scaled(kernel, constants);
+        Some(Fused { body, operands: smallvec![argument, factor], parts })
     }
 }
 
@@ -229,7 +200,7 @@ fn scaled_kernel<T: Real>(op: Unary) -> Option<Kernel> {
     })
 }
 
-/// Returns the fused kernel of each step, and whether each step is part of another's kernel.
+/// Returns the fused loop of each step, and whether each step is part of another's loop.
 pub(crate) fn fuse(steps: &[Step], results: &[Stored]) -> (Vec<Option<Fused>>, Vec<bool>) {
     let mut uses = vec![0; steps.len()];
     results.iter().for_each(|result| uses[result.step.index()] += 1);
@@ -240,7 +211,7 @@ pub(crate) fn fuse(steps: &[Step], results: &[Stored]) -> (Vec<Option<Fused>>, V
     let mut fusion = Fusion { steps, uses, fused: Vec::with_capacity(steps.len()) };
     for at in 0..steps.len() {
         let id = StepId(at as u32);
-        let fused = fusion.scaled_function(id).or_else(|| fusion.pair(id));
+        let fused = fusion.scaled_function(id).or_else(|| fusion.chain(id));
         for part in fused.iter().flat_map(|fused| &fused.parts) {
             parts[part.index()] = true;
         }

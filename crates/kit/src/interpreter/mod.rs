@@ -38,6 +38,7 @@
 pub mod access;
 mod binary;
 mod cast;
+mod chain;
 mod compile;
 pub mod conversion;
 mod convert;

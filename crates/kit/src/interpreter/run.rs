@@ -89,15 +89,21 @@ impl Program {
             every: self.code.streaming,
         };
         for instruction in &self.code.instructions {
-            if let Action::Run(Kernel { streaming: Some(streaming), .. }) = &instruction.action {
-                let dst = frame.slots[instruction.dst as usize];
-                let [a, b, c] = instruction.pointers(frame.slots);
+            let dst = frame.slots[instruction.dst as usize];
+            match &instruction.action {
+                Action::Run(Kernel { streaming: Some(streaming), .. }) => {
+                    let [a, b, c] = instruction.pointers(frame.slots);
+                    // SAFETY: the caller's promise.
+                    unsafe { streaming(dst, a, b, c, len, &work) };
+                    work.first += 1;
+                }
+                Action::Chain(chain) => {
+                    // SAFETY: the caller's promise.
+                    unsafe { chain.run(frame, dst, len, &work) };
+                    work.first += 1;
+                }
                 // SAFETY: the caller's promise.
-                unsafe { streaming(dst, a, b, c, len, &work) };
-                work.first += 1;
-            } else {
-                // SAFETY: the caller's promise.
-                unsafe { step(instruction, frame, len)? };
+                _ => unsafe { step(instruction, frame, len)? },
             }
         }
         Ok(())
@@ -127,6 +133,10 @@ unsafe fn step(instruction: &Instruction, frame: &Frame<'_>, len: usize) -> Resu
             if unsafe { (kernel.run)(dst, a, b, c, len) } {
                 return Err(Fault::NegativePower);
             }
+        }
+        Action::Chain(chain) => {
+            // SAFETY: as above.
+            unsafe { chain.run(frame, dst, len, &MemoryWork::NONE) };
         }
         Action::Fill(load, value) => {
             // SAFETY: as above; a value is as large as any element.

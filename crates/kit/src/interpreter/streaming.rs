@@ -60,7 +60,7 @@ impl PendingStores {
     /// # Safety
     /// The lines can be read and written.
     #[inline(always)]
-    unsafe fn chunk<I: Isa>(&self, chunk: usize) {
+    pub(crate) unsafe fn chunk<I: Isa>(&self, chunk: usize) {
         for line in chunk * self.per_chunk..((chunk + 1) * self.per_chunk).min(self.lines) {
             // SAFETY: the caller's promise.
             unsafe { stream_line::<I>(self.to.add(line * LINE), self.from.add(line * LINE)) };
@@ -70,7 +70,7 @@ impl PendingStores {
 
 impl MemoryWork<'_> {
     /// No prefetches and no stores.
-    const NONE: MemoryWork<'static> = MemoryWork {
+    pub(crate) const NONE: MemoryWork<'static> = MemoryWork {
         prefetches: &[],
         pending: PendingStores::NONE,
         streams_results: false,
@@ -83,7 +83,7 @@ impl MemoryWork<'_> {
     /// # Safety
     /// The lines of the pending stores can be read and written.
     #[inline(always)]
-    unsafe fn chunk<I: Isa>(&self, chunk: usize) {
+    pub(crate) unsafe fn chunk<I: Isa>(&self, chunk: usize) {
         for (next, bytes) in self.prefetches {
             for at in (0..*bytes).step_by(LINE) {
                 prefetch(next.wrapping_add(chunk * bytes + at));

@@ -316,6 +316,84 @@ fn a_number_that_is_a_result_is_kept_until_it_is_stored() {
     assert_eq!(number.to_vec::<f64>().unwrap(), [7.5; 100]);
 }
 
+/// Each operation of a chain, of the value so far, `x`, and another operand, `y`; both orders where they
+/// matter.
+const CHAIN: [&str; 16] = [
+    "x * y",
+    "x + y",
+    "0.5 - x",
+    "minimum(x, y)",
+    "maximum(y, x)",
+    "x * x",
+    "y - x",
+    "maximum(x, -0.0)",
+    "-x",
+    "minimum(0.0, x)",
+    "x / 3.0",
+    "abs(x)",
+    "sqrt(x)",
+    "y / x",
+    "x - y",
+    "minimum(y, x)",
+];
+
+#[test]
+fn chains_of_every_length_equal_their_operations_one_by_one() {
+    for dtype in [DType::F32, DType::F64] {
+        for length in (0..70).chain([127, 128, 129, 255, 257, 600, 1023, 1025]) {
+            let of = || Tensor::zeros(&[length], dtype, Device::CPU).unwrap();
+            let (x, y) =
+                (samples::samples(&[length], dtype, 3), samples::samples(&[length], dtype, 4));
+            for first in 0..CHAIN.len() {
+                let mut members = vec![];
+                let mut value = x.clone();
+                for at in 0..3 {
+                    let text = CHAIN[(first + at) % CHAIN.len()];
+                    let before =
+                        if at == 0 { Source::Input(0) } else { Source::Member(at as u32 - 1) };
+                    let expr = Expr::parse(text).unwrap();
+                    // The inputs of an expression are in the order of the text.
+                    let sources: Vec<Source> = expr
+                        .inputs()
+                        .iter()
+                        .map(|input| match &*input.name {
+                            "x" => before,
+                            _ => Source::Input(1),
+                        })
+                        .collect();
+                    let operands: Vec<&Tensor> = expr
+                        .inputs()
+                        .iter()
+                        .map(|input| match &*input.name {
+                            "x" => &value,
+                            _ => &y,
+                        })
+                        .collect();
+                    let lowered =
+                        Lowered::new(&expr, &vec![dtype; operands.len()], &[], None).unwrap();
+                    let next = of();
+                    // SAFETY: the test alone uses the memory.
+                    unsafe {
+                        evaluate(&Program::new(&lowered).unwrap(), &operands, &[], &next).unwrap();
+                    };
+                    members.push(member(text, &sources));
+                    value = next;
+                }
+                let compiled =
+                    Program::fused(&program(&group(&[dtype; 2], members, &[2]))).unwrap();
+                (0..3).for_each(|level| {
+                    on_level(level, || {
+                        let out = of();
+                        // SAFETY: the test alone uses the memory.
+                        unsafe { evaluate_all(&compiled, &[&x, &y], &[], &[&out]).unwrap() };
+                        assert_same(&out, &value, &(CHAIN[first], length, level));
+                    });
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn wrong_outputs_are_refused() {
     let x = [Source::Input(0)];

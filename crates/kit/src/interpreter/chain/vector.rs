@@ -1,0 +1,275 @@
+//! Vectors of floats for each instruction level.
+//!
+//! A loop over an array in memory is vectorised by the compiler, but its values go through memory from
+//! one operation to the next. Values that are to stay in the processor's registers need these types.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// A vector of floats. Each operation is that of the elements: the same bits as the loops of single
+/// operations, whatever the level.
+///
+/// # Safety
+/// All methods: the processor has the type's instruction level. `load` and `store`: the pointer is valid
+/// for [`Vector::LEN`] elements.
+pub(super) trait Vector: Copy {
+    type Element: Copy;
+    /// The number of elements.
+    const LEN: usize;
+
+    unsafe fn load(from: *const Self::Element) -> Self;
+    unsafe fn store(self, to: *mut Self::Element);
+    /// A vector of equal elements.
+    unsafe fn splat(value: Self::Element) -> Self;
+    unsafe fn plus(self, other: Self) -> Self;
+    unsafe fn minus(self, other: Self) -> Self;
+    unsafe fn times(self, other: Self) -> Self;
+    unsafe fn over(self, other: Self) -> Self;
+    /// The smaller one; the other one if they are equal, NaN if either is NaN.
+    unsafe fn least(self, other: Self) -> Self;
+    /// The larger one; the other one if they are equal, NaN if either is NaN.
+    unsafe fn greatest(self, other: Self) -> Self;
+    unsafe fn negated(self) -> Self;
+    unsafe fn absolute(self) -> Self;
+    unsafe fn root(self) -> Self;
+}
+
+/// A float, with its vectors.
+pub(super) trait Float: Copy + Default + 'static {
+    type Baseline: Vector<Element = Self>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx2: Vector<Element = Self>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512: Vector<Element = Self>;
+}
+
+impl Float for f32 {
+    type Baseline = Portable<f32, 64>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx2 = __m256;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512 = __m512;
+}
+
+impl Float for f64 {
+    type Baseline = Portable<f64, 32>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx2 = __m256d;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512 = __m512d;
+}
+
+/// A vector in portable code: so many elements that the compiler keeps them in memory, and computes with
+/// them in vectorised loops. Of few elements it makes code without vectors.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Portable<T, const N: usize>([T; N]);
+
+/// The vectors' methods by the instructions of a level: a macro, since their names differ.
+#[cfg(target_arch = "x86_64")]
+macro_rules! vector {
+    (
+        $vector:ident of $len:literal $element:ident,
+        $load:ident $store:ident $splat:ident $add:ident $sub:ident $mul:ident $div:ident
+        $min:ident $max:ident $sqrt:ident $xor:ident $andnot:ident,
+        |$nan_of:ident, $otherwise:ident| $or_nan:expr
+    ) => {
+        impl Vector for $vector {
+            type Element = $element;
+            const LEN: usize = $len;
+
+            #[inline(always)]
+            unsafe fn load(from: *const $element) -> Self {
+                // SAFETY: the caller's promise, as in all methods.
+                unsafe { $load(from) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $element) {
+                // SAFETY: as above.
+                unsafe { $store(to, self) }
+            }
+            #[inline(always)]
+            unsafe fn splat(value: $element) -> Self {
+                // SAFETY: as above.
+                unsafe { $splat(value) }
+            }
+            #[inline(always)]
+            unsafe fn plus(self, other: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $add(self, other) }
+            }
+            #[inline(always)]
+            unsafe fn minus(self, other: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $sub(self, other) }
+            }
+            #[inline(always)]
+            unsafe fn times(self, other: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $mul(self, other) }
+            }
+            #[inline(always)]
+            unsafe fn over(self, other: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $div(self, other) }
+            }
+            #[inline(always)]
+            unsafe fn least(self, other: Self) -> Self {
+                // The instruction returns its second operand if either is NaN, or both are equal.
+                // SAFETY: as above.
+                unsafe {
+                    let ($nan_of, $otherwise) = (self, $min(self, other));
+                    $or_nan
+                }
+            }
+            #[inline(always)]
+            unsafe fn greatest(self, other: Self) -> Self {
+                // SAFETY: as above.
+                unsafe {
+                    let ($nan_of, $otherwise) = (self, $max(self, other));
+                    $or_nan
+                }
+            }
+            #[inline(always)]
+            unsafe fn negated(self) -> Self {
+                // SAFETY: as above.
+                unsafe { $xor(self, $splat(-0.0)) }
+            }
+            #[inline(always)]
+            unsafe fn absolute(self) -> Self {
+                // SAFETY: as above.
+                unsafe { $andnot($splat(-0.0), self) }
+            }
+            #[inline(always)]
+            unsafe fn root(self) -> Self {
+                // SAFETY: as above.
+                unsafe { $sqrt(self) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+vector! {
+    __m256 of 8 f32,
+    _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps
+    _mm256_min_ps _mm256_max_ps _mm256_sqrt_ps _mm256_xor_ps _mm256_andnot_ps,
+    |a, otherwise| _mm256_blendv_ps(otherwise, a, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a))
+}
+
+#[cfg(target_arch = "x86_64")]
+vector! {
+    __m256d of 4 f64,
+    _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_add_pd _mm256_sub_pd _mm256_mul_pd _mm256_div_pd
+    _mm256_min_pd _mm256_max_pd _mm256_sqrt_pd _mm256_xor_pd _mm256_andnot_pd,
+    |a, otherwise| _mm256_blendv_pd(otherwise, a, _mm256_cmp_pd::<_CMP_UNORD_Q>(a, a))
+}
+
+#[cfg(target_arch = "x86_64")]
+vector! {
+    __m512 of 16 f32,
+    _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps
+    _mm512_min_ps _mm512_max_ps _mm512_sqrt_ps _mm512_xor_ps _mm512_andnot_ps,
+    |a, otherwise| _mm512_mask_mov_ps(otherwise, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a)
+}
+
+#[cfg(target_arch = "x86_64")]
+vector! {
+    __m512d of 8 f64,
+    _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_add_pd _mm512_sub_pd _mm512_mul_pd _mm512_div_pd
+    _mm512_min_pd _mm512_max_pd _mm512_sqrt_pd _mm512_xor_pd _mm512_andnot_pd,
+    |a, otherwise| _mm512_mask_mov_pd(otherwise, _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(a, a), a)
+}
+
+/// The vectors' methods in portable code: a macro, since closures aren't compiled for the level of their
+/// caller.
+macro_rules! portable {
+    ($($element:ident)*) => {$(
+        impl<const N: usize> Vector for Portable<$element, N> {
+            type Element = $element;
+            const LEN: usize = N;
+
+            #[inline(always)]
+            unsafe fn load(from: *const $element) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { Portable(from.cast::<[$element; N]>().read_unaligned()) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $element) {
+                // SAFETY: the caller's promise.
+                unsafe { to.cast::<[$element; N]>().write_unaligned(self.0) }
+            }
+            #[inline(always)]
+            unsafe fn splat(value: $element) -> Self {
+                Portable([value; N])
+            }
+            #[inline(always)]
+            unsafe fn plus(mut self, other: Self) -> Self {
+                for i in 0..N {
+                    self.0[i] += other.0[i];
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn minus(mut self, other: Self) -> Self {
+                for i in 0..N {
+                    self.0[i] -= other.0[i];
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn times(mut self, other: Self) -> Self {
+                for i in 0..N {
+                    self.0[i] *= other.0[i];
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn over(mut self, other: Self) -> Self {
+                for i in 0..N {
+                    self.0[i] /= other.0[i];
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn least(mut self, other: Self) -> Self {
+                for i in 0..N {
+                    let (a, b) = (self.0[i], other.0[i]);
+                    self.0[i] = if a < b || a.is_nan() { a } else { b };
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn greatest(mut self, other: Self) -> Self {
+                for i in 0..N {
+                    let (a, b) = (self.0[i], other.0[i]);
+                    self.0[i] = if a > b || a.is_nan() { a } else { b };
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn negated(mut self) -> Self {
+                for i in 0..N {
+                    self.0[i] = -self.0[i];
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn absolute(mut self) -> Self {
+                for i in 0..N {
+                    self.0[i] = self.0[i].abs();
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn root(mut self) -> Self {
+                for i in 0..N {
+                    self.0[i] = self.0[i].sqrt();
+                }
+                self
+            }
+        }
+    )*};
+}
+
+portable! { f32 f64 }
