@@ -213,6 +213,21 @@ fn the_limits_hold_over_everything_that_waits() {
     });
     ended.unwrap();
     assert_eq!(counts, [1, 2, 0]);
+    // Results that nobody reads any more don't count: a chain waits as a whole, and is computed in one pass.
+    let options = Options { max_pending_bytes: 100, ..Options::default() };
+    let (chain, ended) = within(options, |session| {
+        let chain = (0..40).fold(x.clone(), |y, _| aten::add(&y, &x).unwrap());
+        assert_eq!((session.pending_count(), session.pending_bytes()), (40, 960));
+        // Held results do.
+        let mut kept = Vec::new();
+        while chain.is_pending() {
+            kept.push(aten::add(&x, &x).unwrap());
+        }
+        assert!(kept.len() <= 4, "{} of 24 bytes each", kept.len());
+        chain
+    });
+    ended.unwrap();
+    assert_eq!(chain.to_vec::<f64>().unwrap(), [41.0, 82.0, 123.0]);
     for options in [
         Options { max_ops: 0, ..Options::default() },
         Options { max_pending_bytes: 0, ..Options::default() },

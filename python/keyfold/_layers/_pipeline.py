@@ -150,6 +150,8 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
     Args:
         max_ops: the most operations that wait.
         max_pending_bytes: the most bytes that wait: results, and copies of other libraries' arrays.
+            When they reach it, results that only waiting calls hold are left out, as long as the
+            rest is at most half of it: a chain's inner results are never in memory together.
         max_wait: the longest time in seconds that an operation waits; None for no limit. A thread
             of keyfold's runs what waited too long.
         flush_on_backward: run what waits when `backward` or `grad` returns.

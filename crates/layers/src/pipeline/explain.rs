@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use super::fusion::{self, Step};
 use super::operation::{Operation, Slot, Structure};
 use super::session::{AtOnce, Session, Statistics};
+use super::waiting::references;
 use crate::tracer::{Assembly, Graph, Results};
 
 /// An operation that waits.
@@ -190,10 +191,7 @@ fn graph_of(operations: &[Arc<Operation>]) -> Graph {
             known.insert(std::ptr::from_ref(pending).addr(), *value);
         }
     }
-    let mut inner: FxHashMap<usize, usize> = FxHashMap::default();
-    for operation in operations {
-        operation.each_pending(&mut |address| *inner.entry(address).or_default() += 1);
-    }
+    let inner = references(operations.iter());
     let held = outputs.into_iter().filter(|(_, slot, _)| {
         let by_others = inner.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
         slot.memory.strong_count() > by_others

@@ -17,7 +17,7 @@ use super::decide::{Decision, Form, Inference, decide};
 use super::host::{self, Site};
 use super::known::CallForm;
 use super::operation::{Operation, Slot, Structure, for_each_tensor};
-use super::session::{Session, State};
+use super::session::{Options, Session, State};
 
 thread_local! {
     /// The calls at the key Pipeline that this thread is in.
@@ -262,8 +262,8 @@ fn record(
     session.start_clock(&mut state);
     state.pending_bytes += bytes;
     state.statistics.recorded += 1;
-    let is_full = state.waiting.len() >= session.options.max_ops
-        || state.pending_bytes >= session.options.max_pending_bytes;
+    let is_full =
+        state.waiting.len() >= session.options.max_ops || state.has_bytes_of(&session.options);
     drop(state);
 
     if written {
@@ -280,6 +280,17 @@ fn record(
 }
 
 impl State {
+    /// Returns whether what waits has as many bytes as the options allow.
+    fn has_bytes_of(&mut self, options: &Options) -> bool {
+        let limit = options.max_pending_bytes;
+        if self.pending_bytes - self.unheld_bytes < limit {
+            return false;
+        }
+        // Counted again only where that spares half of the limit, so that not each call counts.
+        self.unheld_bytes = self.waiting.unheld_bytes().min(self.pending_bytes);
+        self.pending_bytes - self.unheld_bytes > limit / 2
+    }
+
     /// Returns the context of an operation, shared with the one before if they are equal.
     fn local_context(&mut self) -> Arc<LocalContext> {
         let last = self.context.take().filter(|last| last.is_current_without::<Session>());

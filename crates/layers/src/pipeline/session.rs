@@ -27,7 +27,9 @@ use super::{random, recording, timer};
 pub struct Options {
     /// The most operations that wait.
     pub max_ops: usize,
-    /// The most bytes that wait: results of operations, and copies of other libraries' arrays.
+    /// The most bytes that wait: results of operations, and copies of other libraries' arrays. When they
+    /// reach it, results that waiting operations alone hold are left out, as long as the rest is at most
+    /// half of it: a chain's inner results are never in memory together.
     pub max_pending_bytes: u64,
     /// The longest time that an operation waits; a thread of its own runs what waits then.
     pub max_wait: Option<Duration>,
@@ -115,6 +117,9 @@ pub(super) struct State {
     blocks: usize,
     pub(super) waiting: Waiting,
     pub(super) pending_bytes: u64,
+    /// Those of them that no memory is needed for, when they were last counted: results that waiting
+    /// operations alone hold.
+    pub(super) unheld_bytes: u64,
     /// The waiting operations that read a memory, by its identity: those below `noted`, since most
     /// programs never ask.
     pub(super) readers: FxHashMap<usize, SmallVec<[usize; 2]>>,
@@ -287,7 +292,7 @@ impl Session {
             let left = std::mem::take(&mut state.waiting);
             let (first, list) = (left.next(), left.list);
             state.waiting.first = first;
-            state.pending_bytes = 0;
+            (state.pending_bytes, state.unheld_bytes) = (0, 0);
             state.readers.clear();
             state.oldest = None;
             (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies))

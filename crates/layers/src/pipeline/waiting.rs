@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::operation::Operation;
+use rustc_hash::FxHashMap;
+
+use super::operation::{Operation, Slot};
 
 /// The operations that wait, by their index.
 #[derive(Debug, Default)]
@@ -51,4 +53,28 @@ impl Waiting {
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Operation>> {
         self.list.iter().flatten()
     }
+
+    /// Returns the bytes of the results that waiting operations alone hold. Few of them are ever in memory
+    /// together: groups don't write them, and steps free them after their last use.
+    pub(super) fn unheld_bytes(&self) -> u64 {
+        let references = references(self.iter());
+        let unheld = |slot: &&Slot| {
+            let memory = &slot.memory;
+            let own = references.get(&memory.as_ptr().addr()).copied().unwrap_or(0);
+            memory.strong_count() <= own
+        };
+        let slots = self.iter().flat_map(|operation| operation.results.iter().flatten());
+        slots.filter(unheld).map(Slot::bytes).sum()
+    }
+}
+
+/// Counts what arguments of operations refer to each pending memory, by its address.
+pub(super) fn references<'o>(
+    operations: impl Iterator<Item = &'o Arc<Operation>>,
+) -> FxHashMap<usize, usize> {
+    let mut references = FxHashMap::default();
+    for operation in operations {
+        operation.each_pending(&mut |address| *references.entry(address).or_default() += 1);
+    }
+    references
 }
