@@ -37,6 +37,7 @@ impl Job<'_> {
 
     /// The number of elements by which the first block is shorter, so that others begin at a cache line
     /// of the output or, if lines aren't written as a whole, of the inputs: a chain reads those often.
+    #[inline(never)]
     fn shortening(&self, inputs: &[&Tensor], out: &Tensor) -> usize {
         let own = self.misalignment(out.pinned_ptr());
         if self.non_temporal {
