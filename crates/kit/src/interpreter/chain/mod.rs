@@ -17,7 +17,9 @@ use super::compile::Slot;
 use super::run::Frame;
 use super::streaming::{CHUNK, LINE, MemoryWork, PendingStores};
 use super::value::Value;
-use crate::isa::{Isa, Level, Work, dispatch};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
+use crate::isa::{Isa, Work, dispatch};
 use vector::{Float, Vector};
 
 /// An operation on the value so far and, except for the last four, another operand.
