@@ -55,17 +55,20 @@ impl Fusion<'_> {
         if !matches!(step.dtype, DType::F32 | DType::F64) || step.uniform {
             return None;
         }
+        let of_one = |op: Option<Op>, value| op.map(|op| Operation { op, value, other: None });
         let of_two = |op, value, other, swapped| {
             Op::binary(op, swapped).map(|op| Operation { op, value, other: Some(other) })
         };
         match step.op {
-            // The absolute value of a complex number is a float.
-            StepOp::Unary(op, value) if self.steps[value.index()].dtype == step.dtype => {
-                Op::unary(op).map(|op| Operation { op, value, other: None })
+            // The absolute value of a complex number is a float, and float64 is rounded to float32.
+            StepOp::Unary(_, value) | StepOp::Round(_, value)
+                if self.steps[value.index()].dtype != step.dtype =>
+            {
+                None
             }
-            StepOp::Binary(Binary::Mul, a, b) if a == b => {
-                Some(Operation { op: Op::Square, value: a, other: None })
-            }
+            StepOp::Unary(op, value) => of_one(Op::unary(op), value),
+            StepOp::Round(to, value) => of_one(Op::round(to), value),
+            StepOp::Binary(Binary::Mul, a, b) if a == b => of_one(Some(Op::Square), a),
             StepOp::Binary(op, a, b) => {
                 let swapped =
                     self.steps[a.index()].uniform || (!self.is_part(a, 1) && self.is_part(b, 1));

@@ -339,7 +339,7 @@ const CHAIN: [&str; 16] = [
 
 #[test]
 fn chains_of_every_length_equal_their_operations_one_by_one() {
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
         for length in (0..70).chain([127, 128, 129, 255, 257, 600, 1023, 1025]) {
             let of = || Tensor::zeros(&[length], dtype, Device::CPU).unwrap();
             let (x, y) =

@@ -22,7 +22,7 @@ use crate::isa::Level;
 use crate::isa::{Isa, Work, dispatch};
 use vector::{Float, Vector};
 
-/// An operation on the value so far and, except for the last four, another operand.
+/// An operation on the value so far and, except for the last six, another operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
     Add,
@@ -44,6 +44,10 @@ pub(crate) enum Op {
     Sqrt,
     /// Multiplies the value by itself.
     Square,
+    /// Rounds to float16.
+    ToF16,
+    /// Rounds to bfloat16.
+    ToBf16,
 }
 
 impl Op {
@@ -66,7 +70,16 @@ impl Op {
 
     /// Whether it has an operand beside the value so far.
     pub(crate) fn has_operand(self) -> bool {
-        !matches!(self, Op::Neg | Op::Abs | Op::Sqrt | Op::Square)
+        !matches!(self, Op::Neg | Op::Abs | Op::Sqrt | Op::Square | Op::ToF16 | Op::ToBf16)
+    }
+
+    /// The operation that rounds to a half.
+    pub(crate) fn round(to: DType) -> Option<Op> {
+        match to {
+            DType::F16 => Some(Op::ToF16),
+            DType::BF16 => Some(Op::ToBf16),
+            _ => None,
+        }
     }
 
     /// The operation of a function of one number.
@@ -338,6 +351,8 @@ combine! {
     Absolute(value, _operand) = value.absolute();
     Root(value, _operand) = value.root();
     Squared(value, _operand) = value.times(value);
+    ToF16(value, _operand) = value.to_f16();
+    ToBf16(value, _operand) = value.to_bf16();
 }
 
 impl<T: Float> Link<T> {
@@ -364,6 +379,8 @@ impl<T: Float> Link<T> {
                 Op::Abs => self.combine::<Absolute, V, N>(values, at),
                 Op::Sqrt => self.combine::<Root, V, N>(values, at),
                 Op::Square => self.combine::<Squared, V, N>(values, at),
+                Op::ToF16 => self.combine::<ToF16, V, N>(values, at),
+                Op::ToBf16 => self.combine::<ToBf16, V, N>(values, at),
             }
         }
     }

@@ -6,6 +6,10 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+use keyfold_core::{bf16, f16};
+
+use crate::half::Half;
+
 /// A vector of floats. Each operation is that of the elements: the same bits as the loops of single
 /// operations, whatever the level.
 ///
@@ -32,6 +36,10 @@ pub(super) trait Vector: Copy {
     unsafe fn negated(self) -> Self;
     unsafe fn absolute(self) -> Self;
     unsafe fn root(self) -> Self;
+    /// The nearest float16, as an element.
+    unsafe fn to_f16(self) -> Self;
+    /// The nearest bfloat16, as an element.
+    unsafe fn to_bf16(self) -> Self;
 }
 
 /// A float, with its vectors.
@@ -65,6 +73,26 @@ impl Float for f64 {
 #[repr(align(64))]
 pub(super) struct Portable<T, const N: usize>([T; N]);
 
+/// The bits of a float32 that a bfloat16 has.
+#[cfg(target_arch = "x86_64")]
+const UPPER: i32 = !0xffff;
+/// The bit that makes NaN quiet.
+#[cfg(target_arch = "x86_64")]
+const QUIET: i32 = 0x0040_0000;
+
+/// Rounds float64 to halves, one element after another: no chain asks for it, since halves are computed as
+/// float32.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn halves_of<H: Half, V: Vector<Element = f64>>(value: V) -> V {
+    let mut elements = [0.0; 8];
+    // SAFETY: the caller's promise; a vector has at most 8 elements.
+    unsafe { value.store(elements.as_mut_ptr()) };
+    elements.iter_mut().for_each(|element| *element = f64::from(H::narrow_f64(*element).widen()));
+    // SAFETY: as above.
+    unsafe { V::load(elements.as_ptr()) }
+}
+
 /// The vectors' methods by the instructions of a level: a macro, since their names differ.
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
@@ -72,7 +100,8 @@ macro_rules! vector {
         $vector:ident of $len:literal $element:ident,
         $load:ident $store:ident $splat:ident $add:ident $sub:ident $mul:ident $div:ident
         $min:ident $max:ident $sqrt:ident $xor:ident $andnot:ident,
-        |$nan_of:ident, $otherwise:ident| $or_nan:expr
+        |$nan_of:ident, $otherwise:ident| $or_nan:expr,
+        |$value:ident| $f16:expr, $bf16:expr
     ) => {
         impl Vector for $vector {
             type Element = $element;
@@ -145,6 +174,18 @@ macro_rules! vector {
                 // SAFETY: as above.
                 unsafe { $sqrt(self) }
             }
+            #[inline(always)]
+            unsafe fn to_f16(self) -> Self {
+                let $value = self;
+                // SAFETY: as above; F16C comes with these levels.
+                unsafe { $f16 }
+            }
+            #[inline(always)]
+            unsafe fn to_bf16(self) -> Self {
+                let $value = self;
+                // SAFETY: as above.
+                unsafe { $bf16 }
+            }
         }
     };
 }
@@ -154,7 +195,16 @@ vector! {
     __m256 of 8 f32,
     _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps
     _mm256_min_ps _mm256_max_ps _mm256_sqrt_ps _mm256_xor_ps _mm256_andnot_ps,
-    |a, otherwise| _mm256_blendv_ps(otherwise, a, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a))
+    |a, otherwise| _mm256_blendv_ps(otherwise, a, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a)),
+    |value| _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value)), {
+        let bits = _mm256_castps_si256(value);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(QUIET));
+        let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+        let either = _mm256_blendv_epi8(rounded, quiet, is_nan);
+        _mm256_castsi256_ps(_mm256_and_si256(either, _mm256_set1_epi32(UPPER)))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -162,7 +212,8 @@ vector! {
     __m256d of 4 f64,
     _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_add_pd _mm256_sub_pd _mm256_mul_pd _mm256_div_pd
     _mm256_min_pd _mm256_max_pd _mm256_sqrt_pd _mm256_xor_pd _mm256_andnot_pd,
-    |a, otherwise| _mm256_blendv_pd(otherwise, a, _mm256_cmp_pd::<_CMP_UNORD_Q>(a, a))
+    |a, otherwise| _mm256_blendv_pd(otherwise, a, _mm256_cmp_pd::<_CMP_UNORD_Q>(a, a)),
+    |value| halves_of::<f16, _>(value), halves_of::<bf16, _>(value)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -170,7 +221,15 @@ vector! {
     __m512 of 16 f32,
     _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps
     _mm512_min_ps _mm512_max_ps _mm512_sqrt_ps _mm512_xor_ps _mm512_andnot_ps,
-    |a, otherwise| _mm512_mask_mov_ps(otherwise, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a)
+    |a, otherwise| _mm512_mask_mov_ps(otherwise, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a),
+    |value| _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value)), {
+        let bits = _mm512_castps_si512(value);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+        let either = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(QUIET));
+        _mm512_castsi512_ps(_mm512_and_si512(either, _mm512_set1_epi32(UPPER)))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -178,13 +237,14 @@ vector! {
     __m512d of 8 f64,
     _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_add_pd _mm512_sub_pd _mm512_mul_pd _mm512_div_pd
     _mm512_min_pd _mm512_max_pd _mm512_sqrt_pd _mm512_xor_pd _mm512_andnot_pd,
-    |a, otherwise| _mm512_mask_mov_pd(otherwise, _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(a, a), a)
+    |a, otherwise| _mm512_mask_mov_pd(otherwise, _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(a, a), a),
+    |value| halves_of::<f16, _>(value), halves_of::<bf16, _>(value)
 }
 
 /// The vectors' methods in portable code: a macro, since closures aren't compiled for the level of their
 /// caller.
 macro_rules! portable {
-    ($($element:ident)*) => {$(
+    ($($element:ident by $narrow:ident)*) => {$(
         impl<const N: usize> Vector for Portable<$element, N> {
             type Element = $element;
             const LEN: usize = N;
@@ -268,8 +328,22 @@ macro_rules! portable {
                 }
                 self
             }
+            #[inline(always)]
+            unsafe fn to_f16(mut self) -> Self {
+                for i in 0..N {
+                    self.0[i] = f16::$narrow(self.0[i]).widen().into();
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn to_bf16(mut self) -> Self {
+                for i in 0..N {
+                    self.0[i] = bf16::$narrow(self.0[i]).widen().into();
+                }
+                self
+            }
         }
     )*};
 }
 
-portable! { f32 f64 }
+portable! { f32 by narrow f64 by narrow_f64 }
