@@ -33,6 +33,9 @@ pub(crate) enum Body {
     Scaled(Kernel, Box<[Value; 4]>),
 }
 
+/// The most computed values that a chain reads before it ends.
+const MOST_COMPUTED: usize = 4;
+
 /// The state of the fusion pass.
 struct Fusion<'a> {
     steps: &'a [Step],
@@ -87,6 +90,18 @@ impl Fusion<'_> {
             }
     }
 
+    /// Whether a chain reads so many computed values, which are kept until it begins, that it is better
+    /// computed before further ones.
+    fn keeps_many(&self, id: StepId) -> bool {
+        let is_computed = |id: &&StepId| {
+            let step = &self.steps[id.index()];
+            !step.uniform
+                && !matches!(step.op, StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_))
+        };
+        let operands = self.fused[id.index()].iter().flat_map(|fused| &fused.operands);
+        operands.filter(is_computed).count() > MOST_COMPUTED
+    }
+
     /// Whether a step has a single use and isn't fused yet.
     fn is_free(&self, id: StepId) -> bool {
         self.uses[id.index()] == 1 && self.fused[id.index()].is_none()
@@ -118,7 +133,8 @@ impl Fusion<'_> {
     fn chain(&mut self, id: StepId) -> Option<Fused> {
         let last = self.operation(id)?;
         let inner = last.value;
-        if !self.is_part(inner, if last.op == Op::Square { 2 } else { 1 }) {
+        let reads = if last.op == Op::Square { 2 } else { 1 };
+        if !self.is_part(inner, reads) || self.keeps_many(inner) {
             return None;
         }
         let (mut ops, mut operands, mut parts) = match self.fused[inner.index()].take() {

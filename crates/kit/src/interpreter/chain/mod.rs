@@ -164,7 +164,7 @@ struct Link<T> {
 struct Loop<'a, T> {
     dst: *mut T,
     first: *const T,
-    links: SmallVec<[Link<T>; 16]>,
+    links: SmallVec<[Link<T>; 32]>,
     len: usize,
     work: &'a MemoryWork<'a>,
 }
