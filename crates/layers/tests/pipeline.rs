@@ -214,7 +214,7 @@ fn the_limits_hold_over_everything_that_waits() {
     ended.unwrap();
     assert_eq!(counts, [1, 2, 0]);
     // Results that nobody reads any more don't count: a chain waits as a whole, and is computed in one pass.
-    let options = Options { max_pending_bytes: 100, ..Options::default() };
+    let options = Options { max_pending_bytes: 500, ..Options::default() };
     let (chain, ended) = within(options, |session| {
         let chain = (0..40).fold(x.clone(), |y, _| aten::add(&y, &x).unwrap());
         assert_eq!((session.pending_count(), session.pending_bytes()), (40, 960));
@@ -223,11 +223,32 @@ fn the_limits_hold_over_everything_that_waits() {
         while chain.is_pending() {
             kept.push(aten::add(&x, &x).unwrap());
         }
-        assert!(kept.len() <= 4, "{} of 24 bytes each", kept.len());
+        assert!(kept.len() <= 20, "{} of 24 bytes each", kept.len());
         chain
     });
     ended.unwrap();
     assert_eq!(chain.to_vec::<f64>().unwrap(), [41.0, 82.0, 123.0]);
+    // Arguments that only waiting operations keep do as well.
+    let ((), ended) = within(options, |session| {
+        let mut sum = x.clone();
+        for _ in 0..40 {
+            sum = aten::add(&sum, &ones()).unwrap();
+            assert!(session.pending_count() < 25, "{}", session.pending_count());
+        }
+    });
+    ended.unwrap();
+    // A small limit doesn't make each call look at all that waits.
+    let options = Options { max_pending_bytes: 40, max_ops: usize::MAX, ..Options::default() };
+    let (most, ended) = within(options, |session| {
+        let mut chain = x.clone();
+        let most = (0..1_000).map(|_| {
+            chain = aten::add(&chain, &x).unwrap();
+            session.pending_count()
+        });
+        most.max().unwrap()
+    });
+    ended.unwrap();
+    assert!(most < 40, "{most}");
     for options in [
         Options { max_ops: 0, ..Options::default() },
         Options { max_pending_bytes: 0, ..Options::default() },

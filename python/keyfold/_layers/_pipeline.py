@@ -150,8 +150,9 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
     Args:
         max_ops: the most operations that wait.
         max_pending_bytes: the most bytes that wait: results, and copies of other libraries' arrays.
-            When they reach it, results that only waiting calls hold are left out, as long as the
-            rest is at most half of it: a chain's inner results are never in memory together.
+            Results of pointwise calls that nobody but waiting calls holds, as inside of a chain,
+            aren't counted while all others are at most half of the limit; arguments that only
+            waiting calls keep in memory are then counted in their place.
         max_wait: the longest time in seconds that an operation waits; None for no limit. A thread
             of keyfold's runs what waited too long.
         flush_on_backward: run what waits when `backward` or `grad` returns.

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::access::{Access, Load, raw_load};
 use super::binary::binary;
 use super::cast::{cast, round, round_before_store};
-use super::chain::{Chain, Op, Operand};
-use super::fusion::{Body, Fused, fuse};
+use super::chain::{Chain, Operand};
+use super::fusion::{Body, Fused, Steps, fuse};
 use super::kernel::{Kernel, where_kernel};
 use super::unary::unary;
 use super::value::Value;
@@ -257,8 +257,8 @@ pub(crate) fn compile(
             Some(fused) => {
                 operands = fused.operands;
                 match fused.body {
-                    Body::Chain(ops) => {
-                        chain = Some(ops);
+                    Body::Chain(steps) => {
+                        chain = Some(steps);
                         None
                     }
                     Body::Scaled(kernel, own) => {
@@ -285,8 +285,8 @@ pub(crate) fn compile(
             // A uniform value without a register of its own is filled in before its first use.
             operands.iter().for_each(|id| fill(steps, *id, &mut code, &mut allocation));
         }
-        let instruction = if let Some(ops) = chain {
-            let chain = chain_of(step.dtype, &ops, &operands, steps, &allocation);
+        let instruction = if let Some(chain) = chain {
+            let chain = chain_of(step.dtype, &chain, steps, &allocation);
             Some((Action::Chain(Box::new(chain)), [0; 3]))
         } else if let Some(kernel) = computed {
             // Kernels take three pointers, and ignore those beyond their number of operands.
@@ -399,24 +399,14 @@ fn uniform_steps(
 }
 
 /// Returns a chain with the places of its operands.
-fn chain_of(
-    dtype: DType,
-    ops: &[Op],
-    operands: &[StepId],
-    steps: &[Step],
-    allocation: &Allocation,
-) -> Chain {
-    let mut places = operands.iter().map(|id| match steps[id.index()].uniform {
+fn chain_of(dtype: DType, chain: &Steps, steps: &[Step], allocation: &Allocation) -> Chain {
+    let first = allocation.slot[chain.first.index()];
+    let place = |id: StepId| match steps[id.index()].uniform {
         true => Operand::Uniform(allocation.value[id.index()]),
         false => Operand::Block(allocation.slot[id.index()]),
-    });
-    let first = allocation.slot[operands[0].index()];
-    places.next();
-    let mut place = |op: &Op| match op.has_operand() {
-        true => places.next().unwrap_or(Operand::Block(first)),
-        false => Operand::Block(first),
     };
-    let links = ops.iter().map(|op| (*op, place(op))).collect();
+    let operand = |other: &Option<StepId>| other.map_or(Operand::Block(first), place);
+    let links = chain.ops.iter().map(|(op, other)| (*op, operand(other))).collect();
     Chain { dtype, first, links }
 }
 

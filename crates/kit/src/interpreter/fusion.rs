@@ -27,23 +27,36 @@ pub(crate) struct Fused {
 
 /// The loop of fused steps.
 pub(crate) enum Body {
-    /// Arithmetic on the first operand: each operation with the next operand, unless it is of one number.
-    Chain(Vec<Op>),
+    /// Arithmetic on the value of a step.
+    Chain(Steps),
     /// A kernel, with constants that replace the third operand.
     Scaled(Kernel, Box<[Value; 4]>),
 }
 
-/// The most computed values that a chain reads before it ends.
+/// The steps of a chain.
+pub(crate) struct Steps {
+    pub(crate) first: StepId,
+    /// Each operation, with its operand unless it is of one number.
+    pub(crate) ops: Vec<(Op, Option<StepId>)>,
+    /// The number of operands that are computed, which are kept until the chain begins.
+    computed: usize,
+}
+
+/// The most computed operands of a chain that further steps are added to.
 const MOST_COMPUTED: usize = 4;
 
 /// The state of the fusion pass.
 struct Fusion<'a> {
     steps: &'a [Step],
     uses: Vec<u32>,
+    /// For each step before the one at hand, and that one, the operation of a chain that it could be.
+    operations: Vec<Option<Operation>>,
+    /// For each step before.
     fused: Vec<Option<Fused>>,
 }
 
 /// An operation of a chain: on the value of a step, with another one.
+#[derive(Clone, Copy)]
 struct Operation {
     op: Op,
     value: StepId,
@@ -85,21 +98,17 @@ impl Fusion<'_> {
     fn is_part(&self, id: StepId, reads: u32) -> bool {
         self.uses[id.index()] == reads
             && match &self.fused[id.index()] {
-                Some(fused) => matches!(fused.body, Body::Chain(_)),
-                None => self.operation(id).is_some(),
+                Some(Fused { body: Body::Chain(steps), .. }) => steps.computed <= MOST_COMPUTED,
+                Some(_) => false,
+                None => self.operations[id.index()].is_some(),
             }
     }
 
-    /// Whether a chain reads so many computed values, which are kept until it begins, that it is better
-    /// computed before further ones.
-    fn keeps_many(&self, id: StepId) -> bool {
-        let is_computed = |id: &&StepId| {
-            let step = &self.steps[id.index()];
-            !step.uniform
-                && !matches!(step.op, StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_))
-        };
-        let operands = self.fused[id.index()].iter().flat_map(|fused| &fused.operands);
-        operands.filter(is_computed).count() > MOST_COMPUTED
+    /// Whether the value of a step is computed.
+    fn is_computed(&self, id: StepId) -> bool {
+        let step = &self.steps[id.index()];
+        !step.uniform
+            && !matches!(step.op, StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_))
     }
 
     /// Whether a step has a single use and isn't fused yet.
@@ -131,24 +140,25 @@ impl Fusion<'_> {
 
     /// Adds a step to the chain of its operand, or begins one with both.
     fn chain(&mut self, id: StepId) -> Option<Fused> {
-        let last = self.operation(id)?;
+        let last = self.operations[id.index()]?;
         let inner = last.value;
-        let reads = if last.op == Op::Square { 2 } else { 1 };
-        if !self.is_part(inner, reads) || self.keeps_many(inner) {
+        if !self.is_part(inner, if last.op == Op::Square { 2 } else { 1 }) {
             return None;
         }
-        let (mut ops, mut operands, mut parts) = match self.fused[inner.index()].take() {
-            Some(Fused { body: Body::Chain(ops), operands, parts }) => (ops, operands, parts),
+        let (mut steps, mut operands, mut parts) = match self.fused[inner.index()].take() {
+            Some(Fused { body: Body::Chain(steps), operands, parts }) => (steps, operands, parts),
             _ => {
-                let first = self.operation(inner)?;
-                let operands = std::iter::once(first.value).chain(first.other).collect();
-                (vec![first.op], operands, smallvec![])
+                let Operation { op, value: first, other } = self.operations[inner.index()]?;
+                let operands: SmallVec<[StepId; 3]> = std::iter::once(first).chain(other).collect();
+                let computed = operands.iter().filter(|id| self.is_computed(**id)).count();
+                (Steps { first, ops: vec![(op, other)], computed }, operands, smallvec![])
             }
         };
-        ops.push(last.op);
+        steps.ops.push((last.op, last.other));
+        steps.computed += last.other.iter().filter(|id| self.is_computed(**id)).count();
         operands.extend(last.other);
         parts.push(inner);
-        Some(Fused { body: Body::Chain(ops), operands, parts })
+        Some(Fused { body: Body::Chain(steps), operands, parts })
     }
 
     /// Fuses a scaled function as in `gelu`: scaling of the argument, function, addition, product. Only
@@ -227,9 +237,11 @@ pub(crate) fn fuse(steps: &[Step], results: &[Stored]) -> (Vec<Option<Fused>>, V
         step.op.operands(|id| uses[id.index()] += 1);
     }
     let mut parts = vec![false; steps.len()];
-    let mut fusion = Fusion { steps, uses, fused: Vec::with_capacity(steps.len()) };
+    let (operations, fused) = (Vec::with_capacity(steps.len()), Vec::with_capacity(steps.len()));
+    let mut fusion = Fusion { steps, uses, operations, fused };
     for at in 0..steps.len() {
         let id = StepId(at as u32);
+        fusion.operations.push(fusion.operation(id));
         let fused = fusion.scaled_function(id).or_else(|| fusion.chain(id));
         for part in fused.iter().flat_map(|fused| &fused.parts) {
             parts[part.index()] = true;

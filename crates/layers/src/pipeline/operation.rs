@@ -87,14 +87,17 @@ impl Operation {
 
     /// Calls `f` with the address of each pending argument's memory.
     pub(super) fn each_pending(&self, f: &mut impl FnMut(usize)) {
+        self.each_tensor(&mut |tensor| {
+            if let Some(pending) = tensor.pending_buffer() {
+                f(std::ptr::from_ref(pending).addr());
+            }
+        });
+    }
+
+    /// Calls `f` with each tensor of the arguments.
+    pub(super) fn each_tensor(&self, f: &mut impl FnMut(&Tensor)) {
         let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
-        for arg in &*args {
-            for_each_tensor(arg.as_ref(), &mut |tensor| {
-                if let Some(pending) = tensor.pending_buffer() {
-                    f(std::ptr::from_ref(pending).addr());
-                }
-            });
-        }
+        args.iter().for_each(|arg| for_each_tensor(arg.as_ref(), &mut |tensor| f(tensor)));
     }
 
     /// Takes the arguments, which are dropped without a lock.

@@ -283,12 +283,17 @@ impl State {
     /// Returns whether what waits has as many bytes as the options allow.
     fn has_bytes_of(&mut self, options: &Options) -> bool {
         let limit = options.max_pending_bytes;
-        if self.pending_bytes - self.unheld_bytes < limit {
+        if self.pending_bytes - self.spared_bytes < limit {
             return false;
         }
-        // Counted again only where that spares half of the limit, so that not each call counts.
-        self.unheld_bytes = self.waiting.unheld_bytes().min(self.pending_bytes);
-        self.pending_bytes - self.unheld_bytes > limit / 2
+        // Counting looks at all that waits: not again after a few calls.
+        let waiting = self.waiting.len();
+        if waiting < self.counted + (self.counted / 8).max(1) {
+            return true;
+        }
+        self.counted = waiting;
+        self.spared_bytes = self.waiting.spared_bytes().min(self.pending_bytes);
+        self.pending_bytes - self.spared_bytes > limit / 2
     }
 
     /// Returns the context of an operation, shared with the one before if they are equal.

@@ -385,7 +385,7 @@ impl State {
     pub(super) fn remove(&mut self, index: usize) -> Option<Arc<Operation>> {
         let operation = self.waiting.remove(index)?;
         self.pending_bytes = self.pending_bytes.saturating_sub(operation.bytes);
-        self.unheld_bytes = 0;
+        (self.spared_bytes, self.counted) = (0, 0);
         if self.waiting.len() == 0 {
             self.readers.clear();
             self.oldest = None;

@@ -27,9 +27,10 @@ use super::{random, recording, timer};
 pub struct Options {
     /// The most operations that wait.
     pub max_ops: usize,
-    /// The most bytes that wait: results of operations, and copies of other libraries' arrays. When they
-    /// reach it, results that waiting operations alone hold are left out, as long as the rest is at most
-    /// half of it: a chain's inner results are never in memory together.
+    /// The most bytes that wait: results of operations, and copies of other libraries' arrays. Pointwise
+    /// results that nobody but waiting operations holds, as inside of a chain, aren't counted while all others
+    /// are at most half of the limit; arguments that only waiting operations keep in memory are then counted in
+    /// their place.
     pub max_pending_bytes: u64,
     /// The longest time that an operation waits; a thread of its own runs what waits then.
     pub max_wait: Option<Duration>,
@@ -117,9 +118,10 @@ pub(super) struct State {
     blocks: usize,
     pub(super) waiting: Waiting,
     pub(super) pending_bytes: u64,
-    /// Those of them that no memory is needed for, when they were last counted: results that waiting
-    /// operations alone hold.
-    pub(super) unheld_bytes: u64,
+    /// The part of them that doesn't count against the limit, as of the last time that it was determined.
+    pub(super) spared_bytes: u64,
+    /// The number of operations that waited then.
+    pub(super) counted: usize,
     /// The waiting operations that read a memory, by its identity: those below `noted`, since most
     /// programs never ask.
     pub(super) readers: FxHashMap<usize, SmallVec<[usize; 2]>>,
@@ -292,7 +294,8 @@ impl Session {
             let left = std::mem::take(&mut state.waiting);
             let (first, list) = (left.next(), left.list);
             state.waiting.first = first;
-            (state.pending_bytes, state.unheld_bytes) = (0, 0);
+            state.pending_bytes = 0;
+            (state.spared_bytes, state.counted) = (0, 0);
             state.readers.clear();
             state.oldest = None;
             (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies))

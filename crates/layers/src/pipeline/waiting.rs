@@ -54,17 +54,42 @@ impl Waiting {
         self.list.iter().flatten()
     }
 
-    /// Returns the bytes of the results that waiting operations alone hold. Few of them are ever in memory
-    /// together: groups don't write them, and steps free them after their last use.
-    pub(super) fn unheld_bytes(&self) -> u64 {
+    /// Returns the bytes of pointwise results that waiting operations alone hold, less those of finished memory
+    /// that they alone keep. Such results are rarely in memory together: groups don't write them.
+    pub(super) fn spared_bytes(&self) -> u64 {
         let references = references(self.iter());
-        let unheld = |slot: &&Slot| {
+        let is_unheld = |slot: &&Slot| {
             let memory = &slot.memory;
             let own = references.get(&memory.as_ptr().addr()).copied().unwrap_or(0);
             memory.strong_count() <= own
         };
-        let slots = self.iter().flat_map(|operation| operation.results.iter().flatten());
-        slots.filter(unheld).map(Slot::bytes).sum()
+        let pointwise = self.iter().filter(|operation| operation.evaluates.is_some());
+        let slots = pointwise.flat_map(|operation| operation.results.iter().flatten());
+        let results: u64 = slots.filter(is_unheld).map(Slot::bytes).sum();
+        results.saturating_sub(self.kept_bytes())
+    }
+
+    /// Returns the bytes of finished memory that only arguments of waiting operations hold.
+    fn kept_bytes(&self) -> u64 {
+        /// A memory that arguments refer to.
+        struct Kept {
+            references: usize,
+            holders: usize,
+            bytes: u64,
+        }
+        let mut all: FxHashMap<usize, Kept> = FxHashMap::default();
+        for operation in self.iter() {
+            operation.each_tensor(&mut |tensor| {
+                if tensor.pending_buffer().is_none() {
+                    let buffer = tensor.buffer();
+                    let bytes = (buffer.len() * tensor.dtype().size()) as u64;
+                    let holders = buffer.shares();
+                    let known = all.entry(buffer.identity());
+                    known.or_insert(Kept { references: 0, holders, bytes }).references += 1;
+                }
+            });
+        }
+        all.values().filter(|kept| kept.holders <= kept.references).map(|kept| kept.bytes).sum()
     }
 }
 

@@ -395,6 +395,26 @@ fn chains_of_every_length_equal_their_operations_one_by_one() {
 }
 
 #[test]
+fn a_sum_of_many_functions_keeps_few_of_their_values() {
+    let terms: Vec<String> = (0..100).map(|at| format!("exp(x * {at}.5)")).collect();
+    let expr = Expr::parse(&terms.join(" + ")).unwrap();
+    let program = Program::new(&Lowered::new(&expr, &[DType::F32], &[], None).unwrap()).unwrap();
+    assert!(program.slots() < 25, "{program:?}");
+}
+
+#[test]
+fn a_long_program_of_operations_that_no_chain_has_compiles_on_a_small_stack() {
+    let lines: Vec<String> = (1..5_000).map(|at| format!("v{at} = v{} % y\n", at - 1)).collect();
+    let text = format!("v0 = x\n{}v4999 % y", lines.concat());
+    let compile = move || {
+        let expr = Expr::parse(&text).unwrap();
+        Program::new(&Lowered::new(&expr, &[DType::F32; 2], &[], None).unwrap()).map(drop)
+    };
+    let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(compile).unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
 fn wrong_outputs_are_refused() {
     let x = [Source::Input(0)];
     let members = vec![member("x + 1.0", &x), member("x > 0.0", &x)];

@@ -42,36 +42,32 @@ pub(super) trait Vector: Copy {
     unsafe fn to_bf16(self) -> Self;
 }
 
-/// A float, with its vectors.
-pub(super) trait Float: Copy + Default + 'static {
-    type Baseline: Vector<Element = Self>;
+/// A float, with its vectors. The float itself is a vector of one element, for loops that the compiler
+/// vectorises.
+pub(super) trait Float: Vector<Element = Self> + Default + 'static {
     #[cfg(target_arch = "x86_64")]
     type Avx2: Vector<Element = Self>;
     #[cfg(target_arch = "x86_64")]
     type Avx512: Vector<Element = Self>;
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Float for f32 {
-    type Baseline = Portable<f32, 64>;
-    #[cfg(target_arch = "x86_64")]
     type Avx2 = __m256;
-    #[cfg(target_arch = "x86_64")]
     type Avx512 = __m512;
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Float for f64 {
-    type Baseline = Portable<f64, 32>;
-    #[cfg(target_arch = "x86_64")]
     type Avx2 = __m256d;
-    #[cfg(target_arch = "x86_64")]
     type Avx512 = __m512d;
 }
 
-/// A vector in portable code: so many elements that the compiler keeps them in memory, and computes with
-/// them in vectorised loops. Of few elements it makes code without vectors.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(super) struct Portable<T, const N: usize>([T; N]);
+#[cfg(not(target_arch = "x86_64"))]
+impl Float for f32 {}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Float for f64 {}
 
 /// The bits of a float32 that a bfloat16 has.
 #[cfg(target_arch = "x86_64")]
@@ -80,15 +76,16 @@ const UPPER: i32 = !0xffff;
 #[cfg(target_arch = "x86_64")]
 const QUIET: i32 = 0x0040_0000;
 
-/// Rounds float64 to halves, one element after another: no chain asks for it, since halves are computed as
-/// float32.
+/// Applies a function of one element to each. Float64 has no instruction for halves, and no chain asks for
+/// them, since they are computed as float32.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn halves_of<H: Half, V: Vector<Element = f64>>(value: V) -> V {
+unsafe fn each<V: Vector<Element = f64>>(value: V, f: unsafe fn(f64) -> f64) -> V {
     let mut elements = [0.0; 8];
     // SAFETY: the caller's promise; a vector has at most 8 elements.
     unsafe { value.store(elements.as_mut_ptr()) };
-    elements.iter_mut().for_each(|element| *element = f64::from(H::narrow_f64(*element).widen()));
+    // SAFETY: a single element needs no level.
+    elements.iter_mut().for_each(|element| *element = unsafe { f(*element) });
     // SAFETY: as above.
     unsafe { V::load(elements.as_ptr()) }
 }
@@ -213,7 +210,7 @@ vector! {
     _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_add_pd _mm256_sub_pd _mm256_mul_pd _mm256_div_pd
     _mm256_min_pd _mm256_max_pd _mm256_sqrt_pd _mm256_xor_pd _mm256_andnot_pd,
     |a, otherwise| _mm256_blendv_pd(otherwise, a, _mm256_cmp_pd::<_CMP_UNORD_Q>(a, a)),
-    |value| halves_of::<f16, _>(value), halves_of::<bf16, _>(value)
+    |value| each(value, f64::to_f16), each(value, f64::to_bf16)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -238,112 +235,76 @@ vector! {
     _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_add_pd _mm512_sub_pd _mm512_mul_pd _mm512_div_pd
     _mm512_min_pd _mm512_max_pd _mm512_sqrt_pd _mm512_xor_pd _mm512_andnot_pd,
     |a, otherwise| _mm512_mask_mov_pd(otherwise, _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(a, a), a),
-    |value| halves_of::<f16, _>(value), halves_of::<bf16, _>(value)
+    |value| each(value, f64::to_f16), each(value, f64::to_bf16)
 }
 
-/// The vectors' methods in portable code: a macro, since closures aren't compiled for the level of their
-/// caller.
-macro_rules! portable {
+/// The methods of single elements: a macro, since the floats' own methods are of no common trait.
+macro_rules! scalar {
     ($($element:ident by $narrow:ident)*) => {$(
-        impl<const N: usize> Vector for Portable<$element, N> {
+        impl Vector for $element {
             type Element = $element;
-            const LEN: usize = N;
+            const LEN: usize = 1;
 
             #[inline(always)]
             unsafe fn load(from: *const $element) -> Self {
                 // SAFETY: the caller's promise.
-                unsafe { Portable(from.cast::<[$element; N]>().read_unaligned()) }
+                unsafe { *from }
             }
             #[inline(always)]
             unsafe fn store(self, to: *mut $element) {
                 // SAFETY: the caller's promise.
-                unsafe { to.cast::<[$element; N]>().write_unaligned(self.0) }
+                unsafe { *to = self };
             }
             #[inline(always)]
             unsafe fn splat(value: $element) -> Self {
-                Portable([value; N])
+                value
             }
             #[inline(always)]
-            unsafe fn plus(mut self, other: Self) -> Self {
-                for i in 0..N {
-                    self.0[i] += other.0[i];
-                }
-                self
+            unsafe fn plus(self, other: Self) -> Self {
+                self + other
             }
             #[inline(always)]
-            unsafe fn minus(mut self, other: Self) -> Self {
-                for i in 0..N {
-                    self.0[i] -= other.0[i];
-                }
-                self
+            unsafe fn minus(self, other: Self) -> Self {
+                self - other
             }
             #[inline(always)]
-            unsafe fn times(mut self, other: Self) -> Self {
-                for i in 0..N {
-                    self.0[i] *= other.0[i];
-                }
-                self
+            unsafe fn times(self, other: Self) -> Self {
+                self * other
             }
             #[inline(always)]
-            unsafe fn over(mut self, other: Self) -> Self {
-                for i in 0..N {
-                    self.0[i] /= other.0[i];
-                }
-                self
+            unsafe fn over(self, other: Self) -> Self {
+                self / other
             }
             #[inline(always)]
-            unsafe fn least(mut self, other: Self) -> Self {
-                for i in 0..N {
-                    let (a, b) = (self.0[i], other.0[i]);
-                    self.0[i] = if a < b || a.is_nan() { a } else { b };
-                }
-                self
+            unsafe fn least(self, other: Self) -> Self {
+                if self < other || self.is_nan() { self } else { other }
             }
             #[inline(always)]
-            unsafe fn greatest(mut self, other: Self) -> Self {
-                for i in 0..N {
-                    let (a, b) = (self.0[i], other.0[i]);
-                    self.0[i] = if a > b || a.is_nan() { a } else { b };
-                }
-                self
+            unsafe fn greatest(self, other: Self) -> Self {
+                if self > other || self.is_nan() { self } else { other }
             }
             #[inline(always)]
-            unsafe fn negated(mut self) -> Self {
-                for i in 0..N {
-                    self.0[i] = -self.0[i];
-                }
-                self
+            unsafe fn negated(self) -> Self {
+                -self
             }
             #[inline(always)]
-            unsafe fn absolute(mut self) -> Self {
-                for i in 0..N {
-                    self.0[i] = self.0[i].abs();
-                }
-                self
+            unsafe fn absolute(self) -> Self {
+                self.abs()
             }
             #[inline(always)]
-            unsafe fn root(mut self) -> Self {
-                for i in 0..N {
-                    self.0[i] = self.0[i].sqrt();
-                }
-                self
+            unsafe fn root(self) -> Self {
+                self.sqrt()
             }
             #[inline(always)]
-            unsafe fn to_f16(mut self) -> Self {
-                for i in 0..N {
-                    self.0[i] = f16::$narrow(self.0[i]).widen().into();
-                }
-                self
+            unsafe fn to_f16(self) -> Self {
+                f16::$narrow(self).widen().into()
             }
             #[inline(always)]
-            unsafe fn to_bf16(mut self) -> Self {
-                for i in 0..N {
-                    self.0[i] = bf16::$narrow(self.0[i]).widen().into();
-                }
-                self
+            unsafe fn to_bf16(self) -> Self {
+                bf16::$narrow(self).widen().into()
             }
         }
     )*};
 }
 
-portable! { f32 by narrow f64 by narrow_f64 }
+scalar! { f32 by narrow f64 by narrow_f64 }
