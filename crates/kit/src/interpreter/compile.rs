@@ -13,6 +13,7 @@ use super::fusion::{Body, Fused, Steps, fuse};
 use super::kernel::{Kernel, where_kernel};
 use super::unary::unary;
 use super::value::Value;
+use crate::isa::{self, Level};
 
 /// An index into the frame's list of pointers.
 pub(crate) type Slot = u32;
@@ -216,7 +217,9 @@ pub(crate) fn compile(
         first_register: 0,
         registers: 0,
     };
-    let (mut fused, parts) = fuse(steps, results);
+    // The baseline's registers are too few and too short for chains to gain.
+    let has_chains = isa::level() > Level::Baseline;
+    let (mut fused, parts) = fuse(steps, results, has_chains);
     for (at, step) in steps.iter().enumerate() {
         code.widest = code.widest.max(step.dtype.size());
         match &fused[at] {
@@ -261,8 +264,8 @@ pub(crate) fn compile(
                         chain = Some(steps);
                         None
                     }
-                    Body::Scaled(kernel, own) => {
-                        constants = Some(own);
+                    Body::Kernel(kernel, own) => {
+                        constants = own;
                         Some(kernel)
                     }
                 }

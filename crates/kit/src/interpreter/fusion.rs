@@ -1,20 +1,91 @@
 //! Fusion: several steps in one loop.
 //!
 //! A loop over blocks in the L1 cache spends most of its time on loads and stores. Arithmetic whose value
-//! has a single use, in more arithmetic, needs neither: it is computed in a [chain](super::chain). The
+//! has a single use, in more arithmetic, needs neither: two sums or products are one loop of three
+//! operands, and three operations or more are a [chain](super::chain), at the levels that have one. The
 //! same holds for arithmetic on the argument and on the value of a function, as in
 //! `0.5 * x * erfc(-0.7 * x)`. Every step is rounded as it would be alone.
+
+use std::marker::PhantomData;
 
 use keyfold_core::{DType, Scalar};
 use keyfold_expr::fuse::Stored;
 use keyfold_expr::{Binary, Step, StepId, StepOp, Unary};
 use smallvec::{SmallVec, smallvec};
 
+use super::binary::Arithmetic;
 use super::chain::Op;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Map3};
 use super::streaming_kernels;
 use super::value::Value;
 use crate::math::{Real, function as math};
+
+/// An arithmetic operation as a type.
+trait Arithmetical: 'static {
+    fn of<T: Arithmetic>(a: T, b: T) -> T;
+}
+
+struct Plus;
+struct Minus;
+struct ReverseMinus;
+struct Times;
+
+impl Arithmetical for Plus {
+    #[inline(always)]
+    fn of<T: Arithmetic>(a: T, b: T) -> T {
+        a.plus(b)
+    }
+}
+impl Arithmetical for Minus {
+    #[inline(always)]
+    fn of<T: Arithmetic>(a: T, b: T) -> T {
+        a.minus(b)
+    }
+}
+impl Arithmetical for ReverseMinus {
+    #[inline(always)]
+    fn of<T: Arithmetic>(a: T, b: T) -> T {
+        b.minus(a)
+    }
+}
+impl Arithmetical for Times {
+    #[inline(always)]
+    fn of<T: Arithmetic>(a: T, b: T) -> T {
+        a.times(b)
+    }
+}
+
+/// `Outer(Inner(a, b), c)`
+struct Composed<Inner, Outer>(PhantomData<(Inner, Outer)>);
+
+impl<T: Arithmetic, Inner: Arithmetical, Outer: Arithmetical> Map3<T> for Composed<Inner, Outer> {
+    #[inline(always)]
+    fn apply(a: T, b: T, c: T) -> T {
+        Outer::of(Inner::of(a, b), c)
+    }
+}
+
+fn outer_kernel<Inner: Arithmetical, T: Arithmetic + Copy + 'static>(outer: Op) -> Option<Kernel> {
+    Some(match outer {
+        Op::Add => streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Plus>(PhantomData)),
+        Op::Mul => streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Times>(PhantomData)),
+        Op::Sub => streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Minus>(PhantomData)),
+        Op::SubFrom => {
+            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, ReverseMinus>(PhantomData))
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the loop of two operations.
+fn pair_kernel<T: Arithmetic + Copy + 'static>(inner: Op, outer: Op) -> Option<Kernel> {
+    match inner {
+        Op::Add => outer_kernel::<Plus, T>(outer),
+        Op::Mul => outer_kernel::<Times, T>(outer),
+        Op::Sub => outer_kernel::<Minus, T>(outer),
+        _ => None,
+    }
+}
 
 /// Several steps as one instruction.
 pub(crate) struct Fused {
@@ -29,8 +100,8 @@ pub(crate) struct Fused {
 pub(crate) enum Body {
     /// Arithmetic on the value of a step.
     Chain(Steps),
-    /// A kernel, with constants that replace the third operand.
-    Scaled(Kernel, Box<[Value; 4]>),
+    /// A kernel, with constants that replace its third operand if it has any.
+    Kernel(Kernel, Option<Box<[Value; 4]>>),
 }
 
 /// The steps of a chain.
@@ -49,6 +120,8 @@ const MOST_COMPUTED: usize = 4;
 struct Fusion<'a> {
     steps: &'a [Step],
     uses: Vec<u32>,
+    /// Whether more than two operations are one loop.
+    has_chains: bool,
     /// For each step before the one at hand, and that one, the operation of a chain that it could be.
     operations: Vec<Option<Operation>>,
     /// For each step before.
@@ -71,9 +144,12 @@ impl Fusion<'_> {
         if !matches!(step.dtype, DType::F32 | DType::F64) || step.uniform {
             return None;
         }
-        let of_one = |op: Option<Op>, value| op.map(|op| Operation { op, value, other: None });
+        let of_one = |op: Option<Op>, value| {
+            op.filter(|_| self.has_chains).map(|op| Operation { op, value, other: None })
+        };
         let of_two = |op, value, other, swapped| {
-            Op::binary(op, swapped).map(|op| Operation { op, value, other: Some(other) })
+            let op = Op::binary(op, swapped).filter(|op| self.has_chains || op.has_pairs())?;
+            Some(Operation { op, value, other: Some(other) })
         };
         match step.op {
             // The absolute value of a complex number is a float, and float64 is rounded to float32.
@@ -84,7 +160,9 @@ impl Fusion<'_> {
             }
             StepOp::Unary(op, value) => of_one(Op::unary(op), value),
             StepOp::Round(to, value) => of_one(Op::round(to), value),
-            StepOp::Binary(Binary::Mul, a, b) if a == b => of_one(Some(Op::Square), a),
+            StepOp::Binary(Binary::Mul, a, b) if a == b && self.has_chains => {
+                of_one(Some(Op::Square), a)
+            }
             StepOp::Binary(op, a, b) => {
                 let swapped =
                     self.steps[a.index()].uniform || (!self.is_part(a, 1) && self.is_part(b, 1));
@@ -98,7 +176,9 @@ impl Fusion<'_> {
     fn is_part(&self, id: StepId, reads: u32) -> bool {
         self.uses[id.index()] == reads
             && match &self.fused[id.index()] {
-                Some(Fused { body: Body::Chain(steps), .. }) => steps.computed <= MOST_COMPUTED,
+                Some(Fused { body: Body::Chain(steps), .. }) => {
+                    self.has_chains && steps.computed <= MOST_COMPUTED
+                }
                 Some(_) => false,
                 None => self.operations[id.index()].is_some(),
             }
@@ -111,9 +191,17 @@ impl Fusion<'_> {
             && !matches!(step.op, StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_))
     }
 
-    /// Whether a step has a single use and isn't fused yet.
+    /// Whether a step has a single use and isn't fused yet, or in two operations that could be loops of their
+    /// own.
     fn is_free(&self, id: StepId) -> bool {
-        self.uses[id.index()] == 1 && self.fused[id.index()].is_none()
+        self.uses[id.index()] == 1
+            && match &self.fused[id.index()] {
+                None => true,
+                Some(Fused { body: Body::Chain(Steps { ops, .. }), .. }) => {
+                    ops.len() == 2 && !ops.iter().all(|(op, _)| op.has_pairs())
+                }
+                Some(_) => false,
+            }
     }
 
     fn constant(&self, id: StepId) -> Option<Scalar> {
@@ -212,7 +300,7 @@ impl Fusion<'_> {
             _ => scaled_kernel::<f64>(op)?,
         };
         let constants = Box::new([argument_scale, value_offset, factor_min, factor_scale]);
-        let body = Body::Scaled(kernel, constants);
+        let body = Body::Kernel(kernel, Some(constants));
         Some(Fused { body, operands: smallvec![argument, factor], parts })
     }
 }
@@ -229,24 +317,57 @@ fn scaled_kernel<T: Real>(op: Unary) -> Option<Kernel> {
     })
 }
 
-/// Returns the fused loop of each step, and whether each step is part of another's loop.
-pub(crate) fn fuse(steps: &[Step], results: &[Stored]) -> (Vec<Option<Fused>>, Vec<bool>) {
+/// Returns the fused loop of each step, and whether each step is part of another's loop. `has_chains`:
+/// whether more than two operations may be one loop.
+pub(crate) fn fuse(
+    steps: &[Step],
+    results: &[Stored],
+    has_chains: bool,
+) -> (Vec<Option<Fused>>, Vec<bool>) {
     let mut uses = vec![0; steps.len()];
     results.iter().for_each(|result| uses[result.step.index()] += 1);
     for step in steps {
         step.op.operands(|id| uses[id.index()] += 1);
     }
-    let mut parts = vec![false; steps.len()];
     let (operations, fused) = (Vec::with_capacity(steps.len()), Vec::with_capacity(steps.len()));
-    let mut fusion = Fusion { steps, uses, operations, fused };
+    let mut fusion = Fusion { steps, uses, has_chains, operations, fused };
     for at in 0..steps.len() {
         let id = StepId(at as u32);
         fusion.operations.push(fusion.operation(id));
         let fused = fusion.scaled_function(id).or_else(|| fusion.chain(id));
+        fusion.fused.push(fused);
+    }
+    let mut parts = vec![false; steps.len()];
+    for (step, fused) in steps.iter().zip(&mut fusion.fused) {
+        *fused = fused.take().and_then(|fused| fused.or_pair(step.dtype));
         for part in fused.iter().flat_map(|fused| &fused.parts) {
             parts[part.index()] = true;
         }
-        fusion.fused.push(fused);
     }
     (fusion.fused, parts)
+}
+
+impl Fused {
+    /// Returns a chain of two operations as a kernel, for which a chain's lookups would cost too much; `None`
+    /// if there is no kernel, so that each has its own loop.
+    fn or_pair(mut self, dtype: DType) -> Option<Fused> {
+        let Body::Chain(Steps { first, ops, .. }) = &self.body else { return Some(self) };
+        let [(inner, one), (outer, other)] = ops[..] else { return Some(self) };
+        let mut operands = [*first, one.unwrap_or(*first), other?];
+        let inner = match inner {
+            Op::SubFrom => {
+                operands.swap(0, 1);
+                Op::Sub
+            }
+            Op::Square => Op::Mul,
+            inner => inner,
+        };
+        let kernel = match dtype {
+            DType::F32 => pair_kernel::<f32>(inner, outer)?,
+            _ => pair_kernel::<f64>(inner, outer)?,
+        };
+        self.body = Body::Kernel(kernel, None);
+        self.operands = operands.into();
+        Some(self)
+    }
 }

@@ -57,6 +57,11 @@ pub(crate) trait Map2<A: Copy, R>: 'static {
     }
 }
 
+/// A ternary function.
+pub(crate) trait Map3<A>: 'static {
+    fn apply(a: A, b: A, c: A) -> A;
+}
+
 /// The arguments of a loop, to be run at the best instruction level.
 struct Loop<F, A, R> {
     dst: *mut R,

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::kernel::{Kernel, Map1, Map2};
+use super::kernel::{Kernel, Map1, Map2, Map3};
 use super::streaming::{CHUNK, Chunk, kernel};
 use super::value::Value;
 use crate::isa::Isa;
@@ -11,6 +11,7 @@ use crate::math::{Function, Real, Scaling};
 
 struct UnaryChunk<F, A, R>(PhantomData<(F, A, R)>);
 struct BinaryChunk<F, A, R>(PhantomData<(F, A, R)>);
+struct TernaryChunk<F, A>(PhantomData<(F, A)>);
 struct MathChunk<F, T>(PhantomData<(F, T)>);
 /// `(F(a * argument_scale) + value_offset) * (max(b, factor_min) * factor_scale)`, with four constants.
 struct ScaledFunctionChunk<F, T>(PhantomData<(F, T)>);
@@ -34,6 +35,19 @@ impl<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<2> for BinaryChu
     #[inline(always)]
     unsafe fn compute<I: Isa>(dst: &mut [R], [a, b]: [&[A]; 2], _: *const u8, (): &mut ()) {
         F::all::<I>(dst, a, b);
+    }
+}
+
+impl<F: Map3<A>, A: Copy + 'static> Chunk<3> for TernaryChunk<F, A> {
+    type From = A;
+    type To = A;
+    type Workspace = ();
+
+    #[inline(always)]
+    unsafe fn compute<I: Isa>(dst: &mut [A], [a, b, c]: [&[A]; 3], _: *const u8, (): &mut ()) {
+        for (((dst, a), b), c) in dst.iter_mut().zip(a).zip(b).zip(c) {
+            *dst = F::apply(*a, *b, *c);
+        }
     }
 }
 
@@ -97,6 +111,11 @@ pub(crate) fn unary_kernel<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static>(
 /// The kernel of a binary function.
 pub(crate) fn binary_kernel<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static>(_: F) -> Kernel {
     kernel::<BinaryChunk<F, A, R>, 2>()
+}
+
+/// The kernel of a ternary function.
+pub(crate) fn ternary_kernel<F: Map3<A>, A: Copy + 'static>(_: F) -> Kernel {
+    kernel::<TernaryChunk<F, A>, 3>()
 }
 
 /// The kernel of an elementary function.

@@ -68,6 +68,11 @@ impl Op {
         })
     }
 
+    /// Whether two of them are one loop without a chain.
+    pub(crate) fn has_pairs(self) -> bool {
+        matches!(self, Op::Add | Op::Mul | Op::Sub | Op::SubFrom)
+    }
+
     /// The operation that rounds to a half.
     pub(crate) fn round(to: DType) -> Option<Op> {
         match to {
@@ -171,7 +176,7 @@ impl<T: Float> Work for Loop<'_, T> {
     fn run<I: Isa>(self) {
         // The tiles leave registers for an operand, and for the masks of minimum and maximum. Measured on a
         // Xeon (Sapphire Rapids), nanoseconds for 16 elements of an operation on a number and on an operand in
-        // the L1 cache: 0.22 and 0.25; by tiles in memory, as at the baseline, 0.6 and 0.65.
+        // the L1 cache: 0.22 and 0.25; by tiles in memory 0.6 and 0.65.
         // SAFETY: the level is that of the vectors; the contract of `Chain::run`.
         unsafe {
             match I::LEVEL {
@@ -179,7 +184,8 @@ impl<T: Float> Work for Loop<'_, T> {
                 Level::Avx512 => self.block::<I, T::Avx512, 16>(),
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx2 => self.block::<I, T::Avx2, 8>(),
-                _ => self.block_in_memory::<I>(),
+                // Programs have chains only where the level is above this one when they are compiled.
+                _ => self.block::<I, T, 16>(),
             }
         }
     }
@@ -305,53 +311,6 @@ impl<T: Float> Loop<'_, T> {
             std::ptr::copy_nonoverlapping(dst, self.dst, self.len);
         }
     }
-
-    /// Computes the block in loops over a chunk each, which the compiler vectorises. Values go through the
-    /// L1 cache from one operation to the next.
-    ///
-    /// # Safety
-    /// As [`Chain::run`].
-    #[inline(always)]
-    unsafe fn block_in_memory<I: Isa>(&self) {
-        let mut next = self.work.first;
-        // Each operation reads one and writes the other, which the compiler can tell apart.
-        let mut values = [[T::default(); CHUNK]; 2];
-        let mut lines = Lines::<MOST>::new();
-        for at in (0..self.len).step_by(CHUNK) {
-            let len = CHUNK.min(self.len - at);
-            // SAFETY: the caller's promise: the chunk lies within the block; the last operation writes to the
-            // result, which overlaps no operand.
-            unsafe {
-                let place = self.dst.add(at);
-                let target = match self.work.streams_results {
-                    true => lines.0.as_mut_ptr().cast(),
-                    false => place,
-                };
-                let mut from = self.first.add(at);
-                for (number, link) in self.links.iter().enumerate() {
-                    let to = match number + 1 == self.links.len() {
-                        true => target,
-                        false => values[number % 2].as_mut_ptr(),
-                    };
-                    link.apply_in_memory(
-                        std::slice::from_raw_parts_mut(to, len),
-                        std::slice::from_raw_parts(from, len),
-                        at,
-                    );
-                    from = to;
-                }
-                if self.work.streams_results {
-                    let lines = len * size_of::<T>() / LINE;
-                    let (to, from) = (place.cast(), target.cast_const().cast());
-                    PendingStores { to, from, lines, per_chunk: lines }.chunk::<I>(0);
-                }
-                if len == CHUNK && at / CHUNK == next {
-                    self.work.chunk::<I>(next);
-                    next += self.work.every;
-                }
-            }
-        }
-    }
 }
 
 /// A function of the value so far and an operand, as a type: closures aren't compiled for the level of
@@ -403,108 +362,46 @@ impl<T: Float> Link<T> {
     #[inline(always)]
     unsafe fn apply<V: Vector<Element = T>, const N: usize>(&self, values: &mut [V; N], at: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.op.call(Tile { link: self, values, at }) };
-    }
-
-    /// Computes the values of a chunk that begins at `at` from those before.
-    ///
-    /// # Safety
-    /// The slices are of equal length, and lie within the block from `at` on.
-    #[inline(always)]
-    unsafe fn apply_in_memory(&self, to: &mut [T], from: &[T], at: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.op.call(Part { link: self, to, from, at }) };
-    }
-}
-
-/// Work that is generic over an operation.
-trait OfOperation {
-    /// # Safety
-    /// As the caller's.
-    unsafe fn run<C: Combine>(self);
-}
-
-impl Op {
-    /// Runs the work for this operation.
-    ///
-    /// # Safety
-    /// As [`OfOperation::run`].
-    #[inline(always)]
-    unsafe fn call(self, work: impl OfOperation) {
-        // SAFETY: the caller's promise.
         unsafe {
-            match self {
-                Op::Add => work.run::<Plus>(),
-                Op::Mul => work.run::<Times>(),
-                Op::Sub => work.run::<Minus>(),
-                Op::SubFrom => work.run::<MinusFrom>(),
-                Op::Div => work.run::<Over>(),
-                Op::DivInto => work.run::<OverInto>(),
-                Op::Min => work.run::<Least>(),
-                Op::MinOf => work.run::<LeastOf>(),
-                Op::Max => work.run::<Greatest>(),
-                Op::MaxOf => work.run::<GreatestOf>(),
-                Op::Neg => work.run::<Negated>(),
-                Op::Abs => work.run::<Absolute>(),
-                Op::Sqrt => work.run::<Root>(),
-                Op::Square => work.run::<Squared>(),
-                Op::ToF16 => work.run::<ToF16>(),
-                Op::ToBf16 => work.run::<ToBf16>(),
+            match self.op {
+                Op::Add => self.combine::<Plus, V, N>(values, at),
+                Op::Mul => self.combine::<Times, V, N>(values, at),
+                Op::Sub => self.combine::<Minus, V, N>(values, at),
+                Op::SubFrom => self.combine::<MinusFrom, V, N>(values, at),
+                Op::Div => self.combine::<Over, V, N>(values, at),
+                Op::DivInto => self.combine::<OverInto, V, N>(values, at),
+                Op::Min => self.combine::<Least, V, N>(values, at),
+                Op::MinOf => self.combine::<LeastOf, V, N>(values, at),
+                Op::Max => self.combine::<Greatest, V, N>(values, at),
+                Op::MaxOf => self.combine::<GreatestOf, V, N>(values, at),
+                Op::Neg => self.combine::<Negated, V, N>(values, at),
+                Op::Abs => self.combine::<Absolute, V, N>(values, at),
+                Op::Sqrt => self.combine::<Root, V, N>(values, at),
+                Op::Square => self.combine::<Squared, V, N>(values, at),
+                Op::ToF16 => self.combine::<ToF16, V, N>(values, at),
+                Op::ToBf16 => self.combine::<ToBf16, V, N>(values, at),
             }
         }
     }
-}
 
-/// An operation on a tile in registers.
-struct Tile<'a, T, V, const N: usize> {
-    link: &'a Link<T>,
-    values: &'a mut [V; N],
-    at: usize,
-}
-
-impl<T: Float, V: Vector<Element = T>, const N: usize> OfOperation for Tile<'_, T, V, N> {
+    /// # Safety
+    /// As [`Loop::tile`].
     #[inline(always)]
-    unsafe fn run<C: Combine>(self) {
-        // SAFETY: the promise of `Link::apply`'s caller.
+    unsafe fn combine<C: Combine, V: Vector<Element = T>, const N: usize>(
+        &self,
+        values: &mut [V; N],
+        at: usize,
+    ) {
+        // SAFETY: the caller's promise.
         unsafe {
-            if self.link.uniform {
-                let operand = V::splat(*self.link.at);
-                for value in self.values {
+            if self.uniform {
+                let operand = V::splat(*self.at);
+                for value in values {
                     *value = C::of(*value, operand);
                 }
             } else {
-                for (i, value) in self.values.iter_mut().enumerate() {
-                    let operand = V::load(self.link.at.add(self.at + i * V::LEN));
-                    *value = C::of(*value, operand);
-                }
-            }
-        }
-    }
-}
-
-/// An operation on a chunk in memory.
-struct Part<'a, T> {
-    link: &'a Link<T>,
-    to: &'a mut [T],
-    from: &'a [T],
-    at: usize,
-}
-
-impl<T: Float> OfOperation for Part<'_, T> {
-    #[inline(always)]
-    unsafe fn run<C: Combine>(self) {
-        // SAFETY: the promise of `Link::apply_in_memory`'s caller.
-        unsafe {
-            if self.link.uniform {
-                let operand = *self.link.at;
-                for (to, value) in self.to.iter_mut().zip(self.from) {
-                    *to = C::of(*value, operand);
-                }
-            } else {
-                let operands =
-                    std::slice::from_raw_parts(self.link.at.add(self.at), self.from.len());
-                for ((to, value), operand) in self.to.iter_mut().zip(self.from).zip(operands) {
-                    *to = C::of(*value, *operand);
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value = C::of(*value, V::load(self.at.add(at + i * V::LEN)));
                 }
             }
         }
