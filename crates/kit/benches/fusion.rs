@@ -96,10 +96,11 @@ fn ignore(result: Result<()>) {
 fn chains(name: &str, operations: &[&str; 4]) {
     println!("\n{name}: {}", operations.join(", "));
     println!("elements  ops  fused      by hand    one by one  2 results  fused / by hand");
-    for size in [100_000, 1_000_000, 10_000_000] {
+    for size in [4_000, 100_000, 1_000_000, 10_000_000] {
         let values = |scale: f32| {
             let values: Vec<f32> = (0..size).map(|i| (i % 1000) as f32 * scale - 0.9).collect();
-            Tensor::from_slice(&values, &[size]).expect("memory")
+            // A copy, in aligned memory as all of keyfold's.
+            Tensor::from_slice(&values, &[size]).and_then(|x| x.copy()).expect("memory")
         };
         let (x, y, out, other) = (values(0.001), values(0.002), tensor(size), tensor(size));
         let inputs = [&x, &y];
@@ -147,7 +148,7 @@ fn chains(name: &str, operations: &[&str; 4]) {
             let times = measure(rounds, &mut [&mut fused, &mut hand, &mut eager, &mut several]);
             let ms = |at: usize| times[at].as_secs_f64() * 1e3;
             println!(
-                "{size:<9} {length:<4} {:<10.3} {:<10.3} {:<11.3} {:<10.3} {:.2}",
+                "{size:<9} {length:<4} {:<10.4} {:<10.4} {:<11.4} {:<10.4} {:.2}",
                 ms(0),
                 ms(1),
                 ms(2),
