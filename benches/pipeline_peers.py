@@ -35,6 +35,8 @@ def keyfold_functions() -> SimpleNamespace:
         row_total=lambda x: kf.sum(x, axis=1),
         gelu=lambda x: kf.gelu(x, approximate="tanh"),
         value_and_grad=lambda f, numbers: kf.value_and_grad(f, argnums=numbers),
+        svdvals=kf.linalg.svdvals,
+        solve=kf.linalg.solve,
     )
 
 
@@ -50,6 +52,8 @@ def numpy_functions() -> SimpleNamespace:
         row_sum=lambda x: x.sum(axis=1, keepdims=True),
         row_mean=lambda x: x.mean(axis=1, keepdims=True),
         row_total=lambda x: x.sum(axis=1),
+        svdvals=lambda x: np.linalg.svd(x, compute_uv=False),
+        solve=np.linalg.solve,
     )
 
 
@@ -68,6 +72,8 @@ def jax_functions(jax: Any) -> SimpleNamespace:
         row_total=lambda x: x.sum(axis=1),
         gelu=lambda x: jax.nn.gelu(x, approximate=True),
         value_and_grad=jax.value_and_grad,
+        svdvals=lambda x: jnp.linalg.svd(x, compute_uv=False),
+        solve=jnp.linalg.solve,
     )
 
 
@@ -98,6 +104,8 @@ def torch_functions(torch: Any) -> SimpleNamespace:
         row_total=lambda x: x.sum(1),
         gelu=lambda x: gelu(x, approximate="tanh"),
         value_and_grad=value_and_grad,
+        svdvals=torch.linalg.svdvals,
+        solve=torch.linalg.solve,
     )
 
 

@@ -372,6 +372,35 @@ def product_rows(sizes: tuple[int, ...]) -> Iterator[Row]:
         yield Row(table, name, arrays, program, n * n, bars=bars, tolerance=1e-3, length=PRODUCTS)
 
 
+def independent_rows(count: int, n: int) -> Iterator[Row]:
+    """Products and decompositions of n x n matrices that don't depend on each other."""
+
+    def products(f: SimpleNamespace) -> Function:
+        matmul = f.matmul
+        return lambda w, *all_: [matmul(x, w) for x in all_]
+
+    table = "independent calls"
+    arrays = tuple(normal(n, n, seed=seed) for seed in range(count + 1))
+    name = f"{count} products, {n} x {n}"
+    yield Row(table, name, arrays, products, n * n, tolerance=1e-3, length=count)
+
+    def values(f: SimpleNamespace) -> Function:
+        svdvals = f.svdvals
+        return lambda *all_: [svdvals(x) for x in all_]
+
+    def solutions(f: SimpleNamespace) -> Function:
+        solve = f.solve
+        return lambda b, *all_: [solve(x, b) for x in all_]
+
+    # Far from singular, so that float32 is exact enough.
+    diagonal = np.float32(4 * n**0.5) * np.eye(n, dtype=np.float32)
+    arrays = tuple(normal(n, n, seed=seed) + diagonal for seed in range(count + 1))
+    name = f"{count} x singular values, {n} x {n}"
+    yield Row(table, name, arrays[1:], values, n * n, tolerance=1e-3, length=count)
+    name = f"{count} x {n} linear systems, {n} x {n}"
+    yield Row(table, name, arrays, solutions, n * n, tolerance=1e-3, length=count)
+
+
 def make_rows(quick: bool, large: bool) -> Iterator[Row]:
     """All rows, one at a time: the next one's arrays are made when it is asked for."""
     sizes = (1_000, BARS_FROM) if quick else (*SIZES, 100_000_000) if large else SIZES
@@ -383,3 +412,4 @@ def make_rows(quick: bool, large: bool) -> Iterator[Row]:
     yield from norm_rows(rows)
     yield from mlp_rows(*((32, 64) if quick else (256, 512)))
     yield from product_rows(PRODUCT_SIZES[:1] if quick else PRODUCT_SIZES)
+    yield from independent_rows(*((4, 32) if quick else (8, 96)))

@@ -11,7 +11,7 @@ use keyfold_expr::Lowered;
 use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_kit::evaluate::{MAX_INPUTS, evaluate, evaluate_all};
 use keyfold_kit::interpreter::Program;
-use keyfold_kit::pool::{Schedule, parallel_for};
+use keyfold_kit::pool::{Schedule, num_threads, parallel_for};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
@@ -78,6 +78,10 @@ impl Tiles for HostBackend {
     fn bytes(&self) -> usize {
         // Half of an L2 cache of 1 MiB.
         1 << 19
+    }
+
+    fn threads(&self) -> Result<usize> {
+        num_threads()
     }
 
     fn for_each(

@@ -87,7 +87,7 @@ impl Inferred {
             Aliasing::Argument(number) => Memory::Argument(number),
         };
         let Inferred { shape, dtype, strides, evaluates, rows, reduces, .. } = self;
-        Form { shape, dtype, strides, memory, evaluates, rows, reduces }
+        Form { shape, dtype, strides, memory, evaluates, rows, reduces, work: None }
     }
 
     /// Describes the result of a planned call with these arguments.

@@ -270,7 +270,9 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         for one in recordings:
             operations, steps = one.recording.counts()
             s = "" if steps == 1 else "s"
-            lines.append(f"  {operations} operations in {steps} step{s}")
+            concurrent = one.recording.concurrent()
+            rest = f", {concurrent} of them concurrently" if concurrent else ""
+            lines.append(f"  {operations} operations in {steps} step{s}{rest}")
         for reason in dict.fromkeys(self._refused.values()):
             lines.append(f"not recorded: {reason}")
         return "\n".join(lines)

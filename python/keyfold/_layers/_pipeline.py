@@ -66,6 +66,8 @@ class PipelinePlan:
             memory; True: tile by tile, some rows, or a part of a long lane, by all of them, then
             the next ones), `saved_bytes` (of the other results, which in one pass are neither
             written nor read, and tile by tile stay in the cache).
+        concurrent: the steps that are computed concurrently, on several threads: lists of steps,
+            each a list of the indices of its operations.
         at_once: the calls that ran at once, as dicts: `operator`, `reason`, `count`.
         bytes: how many bytes wait.
     """
@@ -73,6 +75,7 @@ class PipelinePlan:
     def __init__(self, data: dict[str, Any]) -> None:
         self.operations: list[dict[str, Any]] = data["operations"]
         self.groups: list[dict[str, Any]] = data["groups"]
+        self.concurrent: list[list[list[int]]] = data["concurrent"]
         self.at_once: list[dict[str, Any]] = data["at_once"]
         self.bytes: int = data["bytes"]
         self._graph: _core._Graph = data["graph"]
@@ -103,14 +106,17 @@ class PipelinePlan:
         heads = ["call", "line", "bytes", "computed"]
         group = {at: number for number, one in enumerate(self.groups) for at in one["operations"]}
         stored = {at for one in self.groups for at in one["stored"]}
+        levels = enumerate(self.concurrent)
+        level = {at: number for number, steps in levels for step in steps for at in step}
 
         def computed(one: dict[str, Any]) -> str:
             at = one["index"]
             if one["dead"]:
                 return "no: nobody holds its result"
+            others = f", concurrently with others of level {level[at]}" if at in level else ""
             if at not in group:
-                return "alone"
-            return f"in group {group[at]}" + ("" if at in stored else ", not stored")
+                return f"alone{others}"
+            return f"in group {group[at]}{others}" + ("" if at in stored else ", not stored")
 
         rows = [
             [one["call"], one["line"] or "", str(one["bytes"]), computed(one)]
@@ -120,6 +126,8 @@ class PipelinePlan:
         notes = [f"{len(rows)} operations wait, {self.bytes} bytes"]
         if self.groups:
             notes.append(f"a group is computed together: {saved} bytes don't go through memory")
+        if self.concurrent:
+            notes.append("the operations of a level are computed concurrently, on several threads")
         notes += [
             f"{one['operator']} ran at once ({one['count']}): {one['reason']}"
             for one in self.at_once
@@ -137,6 +145,7 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
     device); where a call can't be deferred; and when a limit is reached. Results are those of the
     same program without a pipeline, bit for bit. A result that nobody holds isn't computed, and
     pointwise operations that read each other's results are computed in one pass over memory.
+    Operations that don't depend on each other, and that one thread computes, run concurrently.
 
     Errors of shapes and dtypes are raised by the call, errors of values when the operation runs:
     the message says which line recorded it. Everything that depends on a failed operation raises
@@ -223,9 +232,10 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
             `merged`: those of them whose results equal calls before had, which were read instead;
             `failed`; `skipped`: those that depended on a failed one; `flushes`: how often something
             waiting was run; `groups`: groups of operations that were computed together; `fused`:
-            the operations in them; `planned`: flushes whose groups were chosen and compiled, since
-            no flush before had the same operations; `checked`: operations whose results were
-            compared with those of an eager call (`check="eager"`).
+            the operations in them; `concurrent`: operations that were computed concurrently
+            with others, on several threads; `planned`: flushes whose groups were chosen and
+            compiled, since no flush before had the same operations; `checked`: operations whose
+            results were compared with those of an eager call (`check="eager"`).
         """
         return self._statistics()
 

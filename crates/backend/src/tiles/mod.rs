@@ -26,8 +26,14 @@ pub trait Tiles: Send + Sync {
     /// Returns the bytes that a tile may touch: as many as a core's cache holds beside other data.
     fn bytes(&self) -> usize;
 
-    /// Calls `f` with ranges that make up `0..tiles`, on several threads. What `f` launches has run when
-    /// it returns.
+    /// Returns the number of threads that compute at once.
+    ///
+    /// # Errors
+    /// A setting of their number that isn't one.
+    fn threads(&self) -> Result<usize>;
+
+    /// Calls `f` with ranges that make up `0..tiles`, on several threads, of which the calling one is
+    /// one. What `f` launches has run when it returns.
     ///
     /// # Errors
     /// The first error of `f`; those of the threads.

@@ -10,6 +10,7 @@ use keyfold_expr::Expr;
 use keyfold_tensor::{Value, ValueRef};
 use smallvec::SmallVec;
 
+use super::cost::Cost;
 use super::known::{CallForm, Key, KnownForms};
 use super::operation::{Structure, for_each_tensor};
 use crate::meta;
@@ -46,6 +47,17 @@ pub struct Form {
     /// the tensor's dtype to the result's, with the bits of the backend's kernel for it, which then runs without
     /// the operator's own.
     pub reduces: Option<ReduceParams>,
+    /// The time that the call takes, of an operator that does more than a few operations for each element.
+    pub work: Option<Work>,
+}
+
+/// An estimate of the time of a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// The nanoseconds on one thread.
+    pub nanoseconds: f64,
+    /// Whether the kernel divides long work among threads.
+    pub divides: bool,
 }
 
 /// The expression that a call evaluates for each element of its result.
@@ -173,8 +185,9 @@ fn decide_anew(
                 if has_row && written.iter().all(is_pending) =>
             {
                 let structure = Structure::Written(*at);
-                let (forms, evaluates) = (Vec::new(), None);
-                let form = CallForm { forms, structure, written, device, evaluates, is_random };
+                let (forms, evaluates, cost) = (Vec::new(), None, Cost::Short);
+                let form =
+                    CallForm { forms, structure, written, device, evaluates, is_random, cost };
                 Decision::Record(Arc::new(form))
             }
             _ => AtOnce("it writes to memory that isn't pending"),
@@ -193,7 +206,8 @@ fn decide_anew(
         return Ok(AtOnce("its result isn't contiguous"));
     }
     let evaluates = forms.iter_mut().flatten().last().and_then(|form| form.evaluates.take());
-    let form = CallForm { forms, structure, written, device, evaluates, is_random };
+    let cost = Cost::of(args, &forms, evaluates.as_deref());
+    let form = CallForm { forms, structure, written, device, evaluates, is_random, cost };
     Ok(Decision::Record(Arc::new(form)))
 }
 
@@ -253,7 +267,8 @@ fn infer_by_meta(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Ve
         };
         let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
         let (dtype, evaluates) = (tensor.dtype(), None);
-        Ok(Some(Form { shape, strides, dtype, memory, evaluates, rows: 0, reduces: None }))
+        let (rows, reduces, work) = (0, None, None);
+        Ok(Some(Form { shape, strides, dtype, memory, evaluates, rows, reduces, work }))
     };
     items.iter().map(form).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use keyfold_tensor::{Tensor, Value};
 use rustc_hash::FxHashMap;
 
-use super::fusion::{self, Step};
+use super::fusion::{self, Concurrent, Step, Tiled};
 use super::operation::{Operation, Slot, Structure};
 use super::session::{AtOnce, Session, Statistics};
 use super::waiting::references;
@@ -45,6 +45,13 @@ pub struct PlannedGroup {
     pub tiles: bool,
 }
 
+/// Steps that don't depend on each other, which threads compute at once.
+#[derive(Clone, Debug)]
+pub struct PlannedConcurrent {
+    /// For each step, the places of its operations: several of one that is a group.
+    pub steps: Vec<Vec<usize>>,
+}
+
 /// The pending operations of a pipeline, and its history; prints as text.
 #[derive(Clone, Debug)]
 pub struct Explanation {
@@ -52,6 +59,8 @@ pub struct Explanation {
     pub operations: Vec<Planned>,
     /// The operations that are computed together.
     pub groups: Vec<PlannedGroup>,
+    /// The steps that are computed concurrently.
+    pub concurrent: Vec<PlannedConcurrent>,
     /// The calls that ran at once, by operator and reason.
     pub at_once: Vec<AtOnce>,
     /// The bytes that wait.
@@ -114,7 +123,7 @@ impl Session {
                 operation.each_pending(&mut |address| *by_dead.entry(address).or_default() += 1);
             }
         }
-        let groups = groups_of(&operations, &dead, &by_dead);
+        let (groups, concurrent) = together_of(&operations, &dead, &by_dead);
         let graph = graph_of(&operations);
         let planned = operations.iter().zip(dead).map(|(operation, dead)| Planned {
             index: operation.index,
@@ -125,23 +134,34 @@ impl Session {
             dead,
             bytes: operation.bytes,
         });
-        Explanation { operations: planned.collect(), groups, at_once, bytes, statistics, graph }
+        let operations = planned.collect();
+        Explanation { operations, groups, concurrent, at_once, bytes, statistics, graph }
     }
 }
 
-/// Returns the operations that a flush would compute together. `by_dead` counts the references of dead
-/// ones to each pending memory.
-fn groups_of(
+/// Returns the operations that a flush would compute together, and the steps that it would compute
+/// concurrently. `by_dead` counts the references of dead ones to each pending memory.
+fn together_of(
     operations: &[Arc<Operation>],
     dead: &[bool],
     by_dead: &FxHashMap<usize, usize>,
-) -> Vec<PlannedGroup> {
+) -> (Vec<PlannedGroup>, Vec<PlannedConcurrent>) {
     let alive = operations.iter().zip(dead).filter(|(_, dead)| !**dead);
     let alive: Vec<Arc<Operation>> = alive.map(|(operation, _)| Arc::clone(operation)).collect();
-    let Some((plan, _)) = fusion::plan(&alive, by_dead) else { return Vec::new() };
-    let mut groups = Vec::new();
-    plan.steps.iter().for_each(|step| add_groups(step, &alive, &mut groups));
-    groups
+    let (mut groups, mut together) = (Vec::new(), Vec::new());
+    let Some((plan, _)) = fusion::plan(&alive, by_dead) else { return (groups, together) };
+    for step in &plan.steps {
+        add_groups(step, &alive, &mut groups);
+        if let Step::Concurrent(concurrent) = step
+            && concurrent.threads().is_some()
+        {
+            let indices =
+                |step: &Step| step.operations().iter().map(|at| alive[*at].index).collect();
+            together
+                .push(PlannedConcurrent { steps: concurrent.steps.iter().map(indices).collect() });
+        }
+    }
+    (groups, together)
 }
 
 /// Adds the groups that a step computes.
@@ -152,8 +172,8 @@ fn add_groups(step: &Step, operations: &[Arc<Operation>], to: &mut Vec<PlannedGr
         Step::Tiled(tiled) if tiled.is_cut(operations) => {
             (tiled.kept_results().map(|(op, _)| op).collect(), true)
         }
-        Step::Tiled(tiled) => {
-            return tiled.steps.iter().for_each(|step| add_groups(step, operations, to));
+        Step::Tiled(Tiled { steps, .. }) | Step::Concurrent(Concurrent { steps, .. }) => {
+            return steps.iter().for_each(|step| add_groups(step, operations, to));
         }
     };
     let inner = step.operations().iter().filter(|member| !stored.contains(member));
@@ -214,17 +234,21 @@ impl fmt::Display for Explanation {
             let line = format!("  {:width$}  {site}{dead}", one.call);
             writeln!(f, "{}", line.trim_end())?;
         }
+        let list = |all: &[usize]| {
+            let all: Vec<String> = all.iter().map(|index| format!("%{index}")).collect();
+            all.join(", ")
+        };
         for group in &self.groups {
-            let list = |all: &[usize]| {
-                let all: Vec<String> = all.iter().map(|index| format!("%{index}")).collect();
-                all.join(", ")
-            };
             let (all, stored) = (list(&group.operations), list(&group.stored));
             let (how, rest) = match group.tiles {
                 true => ("tile by tile", "stay in the cache"),
                 false => ("in one pass", "aren't written"),
             };
             writeln!(f, "{how}: {all}; stored: {stored}; {} bytes {rest}", group.saved_bytes)?;
+        }
+        for PlannedConcurrent { steps } in &self.concurrent {
+            let steps: Vec<String> = steps.iter().map(|step| list(step)).collect();
+            writeln!(f, "concurrently: {}", steps.join("; "))?;
         }
         for one in &self.at_once {
             let times =

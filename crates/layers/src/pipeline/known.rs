@@ -11,6 +11,7 @@ use keyfold_dispatch::{CallContext, DispatchKeySet};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
+use super::cost::Cost;
 use super::decide::{Evaluated, Form};
 use super::operation::Structure;
 
@@ -29,6 +30,8 @@ pub(super) struct CallForm {
     pub(super) evaluates: Option<Box<Evaluated>>,
     /// Whether it draws random numbers, and so keeps its place among those that do.
     pub(super) is_random: bool,
+    /// The time that it takes, in classes.
+    pub(super) cost: Cost,
 }
 
 impl CallForm {

@@ -30,6 +30,7 @@
 //! - an `operation` keeps its arguments, key set, local context and stream; `plan` selects
 //!   those that a flush runs, `run` runs them: failures stay with what depends on them
 //! - `fusion` computes pointwise operations that read each other's results in one pass
+//! - steps that don't depend on each other run [concurrently](concurrent), if their [cost] is worth it
 //! - memory is a [`PendingBuffer`](keyfold_tensor::PendingBuffer): staged while operations may still
 //!   write to it, then filled
 //! - `check` runs each flush's operations eagerly as well and compares, where `Options::check` asks
@@ -39,7 +40,9 @@
 
 mod check;
 mod compute;
+mod concurrent;
 mod copies;
+mod cost;
 mod decide;
 mod explain;
 mod failure;
@@ -52,6 +55,7 @@ mod random;
 mod record;
 mod recording;
 mod run;
+mod runner;
 mod same;
 mod session;
 mod timer;
@@ -64,8 +68,8 @@ use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
 use keyfold_tensor::Value;
 
 pub use check::Check;
-pub use decide::{Evaluated, Form, Infer, Memory};
-pub use explain::{Explanation, Planned, PlannedGroup};
+pub use decide::{Evaluated, Form, Infer, Memory, Work};
+pub use explain::{Explanation, Planned, PlannedConcurrent, PlannedGroup};
 pub use failure::Failure;
 pub use fusion::BackendKernel;
 pub use host::{Host, ProgramPlace, Site, set_host};

@@ -10,6 +10,7 @@ use keyfold_tensor::device::{StreamId, current_stream, set_current_stream};
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
+use super::fusion;
 use super::host::Site;
 use super::known::CallForm;
 use crate::tracer::Info;
@@ -107,14 +108,20 @@ impl Operation {
 
     /// Runs the operation and stages its results.
     pub(super) fn run(&self) -> Result<(), Stopped> {
+        let ready = self.ready_args()?;
+        let result = self.call(&ready).map_err(Stopped::Itself)?;
+        self.deliver(result).map_err(Stopped::Itself)
+    }
+
+    /// Returns the arguments over the memory that operations before have computed.
+    pub(super) fn ready_args(&self) -> Result<Vec<Value>, Stopped> {
         let mut ready = {
             let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
             self.check_versions(&args).map_err(Stopped::Itself)?;
             args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?
         };
         ready.iter_mut().try_for_each(complete)?;
-        let result = self.call(&ready).map_err(Stopped::Itself)?;
-        self.deliver(result).map_err(Stopped::Itself)
+        Ok(ready)
     }
 
     /// Calls the operator below the pipeline, as on the thread that recorded it.
@@ -126,6 +133,27 @@ impl Operation {
         let below = || self.operator.redispatch(self.keyset, &refs);
         let call = || self.context.replace(|| inside_layers(excluded, below));
         guarded(|| self.on_stream(call))
+    }
+
+    /// As [`Operation::call`], with all arguments, if the kernel may run on any thread; `None`, without a
+    /// call, if another one was registered since the plan was made.
+    pub(super) fn call_if_movable(&self, args: &[Value]) -> Option<Result<Value>> {
+        let refs: SmallVec<[ValueRef<'_>; 8]> = args.iter().map(Value::as_ref).collect();
+        let excluded = self.context.keys().excluded();
+        let mut is_movable = true;
+        let below = || {
+            self.operator.redispatch_with(self.keyset, |context, kernel| {
+                is_movable = fusion::is_movable(kernel);
+                if !is_movable {
+                    return Ok(Value::None);
+                }
+                let result = kernel.invoke(context, &refs)?;
+                self.operator.check_return(kernel, &result)?;
+                Ok(result)
+            })
+        };
+        let result = guarded(|| self.context.replace(|| inside_layers(excluded, below)));
+        is_movable.then_some(result)
     }
 
     /// Returns the results of a call, one for each slot.
@@ -226,7 +254,7 @@ impl Operation {
     }
 
     /// Stages the results.
-    fn deliver(&self, result: Value) -> Result<()> {
+    pub(super) fn deliver(&self, result: Value) -> Result<()> {
         for (slot, item) in self.results.iter().zip(self.items(result)?) {
             let Some(slot) = slot else { continue };
             let Some(memory) = slot.memory.upgrade() else { continue };

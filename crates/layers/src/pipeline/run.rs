@@ -1,8 +1,6 @@
 //! Running what waits: in order, failures kept to what depends on them.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result, SharedError};
@@ -14,32 +12,12 @@ use smallvec::SmallVec;
 use super::check::Expected;
 use super::failure::Failure;
 use super::fusion::{self, Step};
-use super::host::{self, INTERRUPT_CHECK, Watch};
+use super::host::{self, Watch};
 use super::operation::{Operation, Slot, Stopped, for_each_tensor, memory_id};
 use super::plan;
 use super::recording;
 use super::session::{Session, State};
 use crate::profiler::range_with;
-
-/// The right to run a session's operations: one thread at a time has it.
-struct Turn<'s>(&'s Session);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.turns -= 1;
-        if state.turns == 0 {
-            state.runner = None;
-            self.0.runs.store(false, Ordering::Relaxed);
-            let is_unused = |_: &_, copy: &mut Tensor| copy.buffer().shares() == 1;
-            let unused: Vec<_> = state.copies.extract_if(is_unused).collect();
-            drop(state);
-            self.0.freed.notify_all();
-            // Without the lock, since large memory is given back.
-            drop(unused);
-        }
-    }
-}
 
 impl Session {
     /// Runs all operations that wait.
@@ -155,7 +133,7 @@ impl Session {
     }
 
     /// Runs a step.
-    fn run_step(
+    pub(super) fn run_step(
         &self,
         step: &Step,
         operations: &[Arc<Operation>],
@@ -171,10 +149,7 @@ impl Session {
                 let compute = || group.compute(operations).map(|()| true);
                 match self.run_together(numbers, operations, (expected, watch), compute)? {
                     true => Ok(()),
-                    false => numbers.iter().try_for_each(|at| {
-                        watch.look()?;
-                        self.run_one(operations[*at].index, expected)
-                    }),
+                    false => self.run_members(numbers, operations, expected, watch),
                 }
             }
             Step::Tiled(tiled) => {
@@ -187,46 +162,29 @@ impl Session {
                     }
                 }
             }
+            Step::Concurrent(concurrent) => {
+                self.run_concurrent(concurrent, operations, expected, watch)
+            }
         }
     }
 
-    /// Returns whether this thread runs operations of the session now.
-    pub(super) fn is_run_here(&self) -> bool {
-        self.runs.load(Ordering::Relaxed) && self.lock().is_run_here()
+    /// Runs the operations of a group one by one.
+    pub(super) fn run_members(
+        &self,
+        numbers: &[usize],
+        operations: &[Arc<Operation>],
+        expected: &Expected,
+        watch: &Watch,
+    ) -> Result<()> {
+        numbers.iter().try_for_each(|at| {
+            watch.look()?;
+            self.run_one(operations[*at].index, expected)
+        })
     }
 
     /// Returns the last recorded operation that writes to pending memory.
     pub(super) fn writer(&self, memory: &PendingBuffer) -> Option<usize> {
         memory.writer().filter(|_| memory.is_of(self) && memory.is_pending())
-    }
-
-    /// Waits until no other thread runs operations of this session.
-    fn take_turn(&self) -> Result<Turn<'_>> {
-        let me: (ThreadId, u32) = (std::thread::current().id(), std::process::id());
-        let mut state = self.lock();
-        loop {
-            match state.runner {
-                None => break,
-                Some(runner) if runner == me => break,
-                Some((_, process)) if process != me.1 => {
-                    return Err(Error::new(
-                        ErrorKind::Pipeline,
-                        "this process was forked while another thread ran the pipeline's \
-                         operations, and that thread isn't in the child",
-                    ));
-                }
-                Some(_) => {
-                    let waited = self.freed.wait_timeout(state, INTERRUPT_CHECK);
-                    drop(waited);
-                    host::interrupted()?;
-                    state = self.lock();
-                }
-            }
-        }
-        state.runner = Some(me);
-        self.runs.store(true, Ordering::Relaxed);
-        state.turns += 1;
-        Ok(Turn(self))
     }
 
     /// Removes operations without an effect, and returns the others in order.
@@ -289,6 +247,18 @@ impl Session {
             Some(Err(Stopped::Itself(error))) if host::is_interrupt(&error) => return Err(error),
             _ => return Ok(false),
         }
+        self.finish_together(numbers, operations, expected);
+        Ok(true)
+    }
+
+    /// Notes that operations were computed together, whose results are staged.
+    pub(super) fn finish_together(
+        &self,
+        numbers: &[usize],
+        operations: &[Arc<Operation>],
+        expected: &Expected,
+    ) {
+        let members = || numbers.iter().map(|at| &operations[*at]);
         let indices: Vec<usize> = members().map(|one| one.index).collect();
         let outcomes: Vec<Result<bool, SharedError>> = members()
             .map(|one| expected.compare(one, &indices).map_err(|error| self.fail(one, error)))
@@ -306,7 +276,6 @@ impl Session {
         }
         // Without the lock: an argument may be the last reference to a large graph.
         members().for_each(|member| drop(member.take_args()));
-        Ok(true)
     }
 
     /// Runs one operation, unless it ran meanwhile.
@@ -328,9 +297,17 @@ impl Session {
             operation
         };
         let compared = || expected.compare(&operation, &[]).map_err(Stopped::Itself);
-        let outcome = operation.run().and_then(|()| compared());
+        self.finish_one(&operation, operation.run().and_then(|()| compared()))
+    }
+
+    /// Notes how an operation ended, whose results are staged; whether they were compared if it succeeded.
+    pub(super) fn finish_one(
+        &self,
+        operation: &Operation,
+        outcome: Result<bool, Stopped>,
+    ) -> Result<()> {
         let mut state = self.lock();
-        state.running.retain(|running| *running != index);
+        state.running.retain(|running| *running != operation.index);
         let outcome = match outcome {
             Err(Stopped::Itself(error)) if host::is_interrupt(&error) => return Err(error),
             outcome => outcome,
@@ -347,14 +324,14 @@ impl Session {
             }
             Err(Stopped::Itself(error)) => {
                 drop(state);
-                let error = self.fail(&operation, error);
+                let error = self.fail(operation, error);
                 state = self.lock();
                 state.statistics.ran += 1;
                 Some(error)
             }
         };
-        state.settle(&operation, failed.as_ref());
-        state.remove(index);
+        state.settle(operation, failed.as_ref());
+        state.remove(operation.index);
         drop(state);
         // Without the lock: an argument may be the last reference to a large graph.
         drop(operation.take_args());
@@ -369,18 +346,14 @@ impl Session {
         let error = failure.error.clone();
         let mut state = self.lock();
         state.statistics.failed += 1;
-        state.unreported.push(Arc::clone(&failure));
-        state.last_failure = Some(failure);
+        state.unreported.push(failure);
+        // Concurrent steps may run before others that were recorded earlier.
+        state.last_failure = state.unreported.iter().max_by_key(|one| one.index).cloned();
         error
     }
 }
 
 impl State {
-    /// Returns whether this thread runs operations of the session now.
-    pub(super) fn is_run_here(&self) -> bool {
-        self.runner.is_some_and(|(thread, _)| thread == std::thread::current().id())
-    }
-
     /// Removes an operation that is done.
     pub(super) fn remove(&mut self, index: usize) -> Option<Arc<Operation>> {
         let operation = self.waiting.remove(index)?;

@@ -95,6 +95,8 @@ pub struct Statistics {
     pub groups: u64,
     /// Operations that were computed in groups; [`Statistics::ran`] counts them, too.
     pub fused: u64,
+    /// Operations that were computed concurrently with others; [`Statistics::ran`] counts them, too.
+    pub concurrent: u64,
     /// Flushes whose groups were chosen and compiled, because no flush before had the same operations.
     pub planned: u64,
     /// Operations whose results were compared with those of an eager call, by `Options::check`.

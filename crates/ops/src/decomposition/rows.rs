@@ -6,6 +6,7 @@ use keyfold_core::{ErrorKind, Result};
 use keyfold_dispatch::{CallContext, Kernel, RegistrationKey, Value as _};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Jvp, Pushforward, Saves, VjpOfSeveral};
+use keyfold_layers::pipeline::Work;
 use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -23,6 +24,29 @@ const READS_RESULTS: &[Saves] = &[Saves::RESULTS];
 const READS_BOTH: &[Saves] = &[Saves::arguments(&[0]).and_results()];
 /// The gradient of the matrices reads them and the solution, that of the right sides the matrices.
 const OF_SYSTEMS: &[Saves] = &[Saves::arguments(&[0]).and_results(), Saves::arguments(&[0])];
+
+/// The floating-point operations of the least work, as of det: those of an LU decomposition.
+const LU: f64 = 1.0 / 3.0;
+
+/// Estimates the time of decompositions that take `factor` operations for each element of a matrix and each
+/// of its rows or columns, whichever are fewer.
+fn matrix_work(args: &[ValueRef<'_>], factor: f64) -> Result<Work> {
+    systems_work(args, factor, 0)
+}
+
+/// As [`matrix_work`], of systems with a result of these elements.
+fn systems_work(args: &[ValueRef<'_>], factor: f64, elements: usize) -> Result<Work> {
+    let a = args[0].tensor()?;
+    let [stack @ .., rows, columns] = &a.shape()[..] else {
+        return Ok(Work { nanoseconds: 0.0, divides: true });
+    };
+    let matrices: usize = stack.iter().product();
+    let least = *rows.min(columns) as f64;
+    let each = factor * *rows as f64 * *columns as f64 * least;
+    let operations = matrices as f64 * each + 2.0 * least * elements as f64;
+    // A few operations a nanosecond. One matrix is one thread's.
+    Ok(Work { nanoseconds: operations / 4.0, divides: matrices > 1 })
+}
 
 /// The rules of an operator with several results.
 fn several(
@@ -93,7 +117,8 @@ fn factorizations() -> Result<Vec<Row>> {
             several(READS_RESULTS, gradients::svd, tangents::svd, batching::one),
             Naming::PartOf("linalg.svd"),
         )?
-        .out_named("U", &["U", "S", "Vh"]),
+        .out_named("U", &["U", "S", "Vh"])
+        .estimated(|args, _| matrix_work(args, 20.0)),
         Row::computes::<(&Tensor, Option<&'static str>), _, _>(
             ("aten::linalg_svdvals", ""),
             "Tensor A, *, str? driver=None",
@@ -101,7 +126,8 @@ fn factorizations() -> Result<Vec<Row>> {
             super::svdvals,
             single(formula(READS_FIRST, gradients::svdvals), tangents::svdvals, batching::one),
             Naming::PartOf("linalg.svdvals"),
-        )?,
+        )?
+        .estimated(|args, _| matrix_work(args, 20.0)),
         Row::computes_several::<Of<&'static str>, _, _>(
             "aten::linalg_eigh(Tensor self, str UPLO=\"L\") -> (Tensor eigenvalues, \
              Tensor eigenvectors)",
@@ -110,7 +136,8 @@ fn factorizations() -> Result<Vec<Row>> {
             several(READS_RESULTS, gradients::eigh, tangents::eigh, batching::one),
             Naming::PartOf("linalg.eigh"),
         )?
-        .out_named("eigvals", &["eigvals", "eigvecs"]),
+        .out_named("eigvals", &["eigvals", "eigvecs"])
+        .estimated(|args, _| matrix_work(args, 10.0)),
         Row::computes::<Of<&'static str>, _, _>(
             ("aten::linalg_eigvalsh", ""),
             "Tensor self, str UPLO=\"L\"",
@@ -118,14 +145,16 @@ fn factorizations() -> Result<Vec<Row>> {
             super::eigvalsh,
             single(formula(READS_FIRST, gradients::eigvalsh), tangents::eigvalsh, batching::one),
             Naming::PartOf("linalg.eigvalsh"),
-        )?,
+        )?
+        .estimated(|args, _| matrix_work(args, 10.0)),
         Row::computes_several::<Of<&'static str>, _, _>(
             "aten::linalg_qr(Tensor A, str mode=\"reduced\") -> (Tensor Q, Tensor R)",
             |_| (),
             super::qr,
             several(READS_RESULTS, gradients::qr, tangents::qr, batching::one),
             Naming::PartOf("linalg.qr"),
-        )?,
+        )?
+        .estimated(|args, _| matrix_work(args, 4.0)),
         Row::computes_several::<(&Tensor, bool, bool), _, _>(
             "aten::linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> \
              (Tensor L, Tensor info)",
@@ -134,7 +163,8 @@ fn factorizations() -> Result<Vec<Row>> {
             several(READS_RESULTS, gradients::cholesky_ex, tangents::cholesky_ex, batching::one),
             Naming::Unnamed("`keyfold.linalg.cholesky` calls `aten::linalg_cholesky`"),
         )?
-        .out_named("L", &["L", "info"]),
+        .out_named("L", &["L", "info"])
+        .estimated(|args, _| matrix_work(args, LU)),
         Row::computes::<Of<bool>, _, _>(
             ("aten::linalg_cholesky", ""),
             "Tensor self, *, bool upper=False",
@@ -142,7 +172,8 @@ fn factorizations() -> Result<Vec<Row>> {
             super::cholesky,
             single(formula(READS_RESULTS, gradients::cholesky), tangents::cholesky, batching::one),
             Naming::PartOf("linalg.cholesky"),
-        )?,
+        )?
+        .estimated(|args, _| matrix_work(args, LU)),
     ])
 }
 
@@ -162,7 +193,8 @@ fn systems() -> Result<Vec<Row>> {
             super::solve_ex,
             several(OF_SYSTEMS, gradients::solve_ex, tangents::solve_ex, batching::systems),
             Naming::Unnamed("`keyfold.linalg.solve` calls `aten::linalg_solve`"),
-        )?,
+        )?
+        .estimated(|args, shape| systems_work(args, LU, shape.iter().product())),
         Row::computes::<Pair<'_>, _, _>(
             ("aten::linalg_solve", ""),
             "Tensor A, Tensor B, *, bool left=True",
@@ -170,7 +202,8 @@ fn systems() -> Result<Vec<Row>> {
             super::solve,
             single(formula(OF_SYSTEMS, gradients::solve), tangents::solve, batching::systems),
             Naming::PartOf("linalg.solve"),
-        )?,
+        )?
+        .estimated(|args, shape| systems_work(args, LU, shape.iter().product())),
         Row::computes::<(&Tensor, &Tensor, bool, bool, bool), _, _>(
             ("aten::linalg_solve_triangular", ""),
             "Tensor self, Tensor B, *, bool upper, bool left=True, bool unitriangular=False",
@@ -182,7 +215,8 @@ fn systems() -> Result<Vec<Row>> {
                 batching::systems,
             ),
             Naming::Unnamed("the array API has none"),
-        )?,
+        )?
+        .estimated(|args, shape| systems_work(args, 0.0, shape.iter().product())),
         Row::composite(
             "aten::linalg_inv(Tensor A) -> Tensor",
             RegistrationKey::CompositeImplicitAutograd,
@@ -198,14 +232,16 @@ fn systems() -> Result<Vec<Row>> {
             super::det,
             single(formula(READS_BOTH, gradients::det), tangents::det, batching::one),
             Naming::PartOf("linalg.det"),
-        )?,
+        )?
+        .estimated(|args, _| matrix_work(args, LU)),
         Row::computes_several::<(&Tensor,), _, _>(
             "aten::linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet)",
             |_| (),
             super::slogdet,
             several(READS_FIRST, gradients::slogdet, tangents::slogdet, batching::one),
             Naming::PartOf("linalg.slogdet"),
-        )?,
+        )?
+        .estimated(|args, _| matrix_work(args, LU)),
     ])
 }
 

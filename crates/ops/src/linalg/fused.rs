@@ -8,7 +8,7 @@ use keyfold_layers::autograd::{Jvp, Saves, Vjp};
 use keyfold_layers::vmap;
 use keyfold_tensor::Tensor;
 
-use super::{fused_layers, infer_shape};
+use super::{fused_layers, infer_shape, product_work};
 use crate::activation;
 use crate::convert::to_dtype;
 use crate::infer::{Call, CallPlan, Run};
@@ -238,6 +238,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             layers(READS_FACTORS, fused_layers::addmm_vjp, fused_layers::addmm_jvp, batching),
             Naming::Unnamed("`keyfold.linear` adds a bias to a product"),
         )
+        .map(|row| row.estimated(|args, shape| product_work(args, 1, shape)))
     };
     Ok(vec![
         addmm_row("aten::addmm", ["mat1", "mat2"], fused_layers::addmm_batched)?,
@@ -262,7 +263,8 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                  bfloat16 are added up in float32 and rounded once. Not in the \
                  standard.\n\nRaises:\n    ShapeError: the shapes don't fit.",
             ),
-        )?,
+        )?
+        .estimated(|args, shape| product_work(args, 0, shape)),
         Row::computes::<LinearActivation<'_>, _, _>(
             ("keyfold::linear_activation", ""),
             "Tensor input, Tensor weight, Tensor? bias=None, str activation=\"none\"",
@@ -284,6 +286,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                  standard.\n\nRaises:\n    ShapeError: the shapes don't fit.\n    InvalidValue: there \
                  is no such activation.\n    DTypeError: an activation of numbers that aren't floats.",
             ),
-        )?,
+        )?
+        .estimated(|args, shape| product_work(args, 0, shape)),
     ])
 }

@@ -6,7 +6,7 @@ use keyfold_layers::autograd::{Backward, Gradients};
 use keyfold_layers::vmap::Batch;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::{batching, gradients, plan};
+use super::{batching, gradients, plan, product_work};
 use crate::aten;
 use crate::infer::{Call, CallPlan, Run};
 use crate::naming::named;
@@ -73,4 +73,5 @@ pub(super) fn row() -> Result<Row> {
              `dtype` is another one.\n    ShapeError: the shapes don't multiply.",
         ),
     )
+    .map(|row| row.estimated(|args, shape| product_work(args, 0, shape)))
 }

@@ -4,7 +4,7 @@ use keyfold_core::{ErrorKind, Result};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
 
-use super::{batching, gradients, plan};
+use super::{batching, gradients, plan, product_work};
 use crate::infer::{Call, CallPlan, Run};
 use crate::naming::Naming;
 use crate::row::{Batching, Layers, Row, Rule, Tangent};
@@ -65,6 +65,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             },
             Naming::Unnamed(REASON),
         )
+        .map(|row| row.estimated(|args, shape| product_work(args, 0, shape)))
     };
     let operands = |other, ranks| Operands { names: ["self", other], ranks };
     Ok(vec![

@@ -9,7 +9,7 @@ use keyfold_dispatch::{Args, HostLock, Kernel, RegistrationKey, Tags};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::composite_out::split_outs;
-use super::{COMPUTES, FormFollows, KernelFactory, Layers, Row, Runs};
+use super::{COMPUTES, Estimate, FormFollows, KernelFactory, Layers, Row, Runs};
 use crate::infer::{Call, Infer, InferSeveral, Run};
 use crate::inferred::Inferred;
 use crate::naming::Naming;
@@ -47,6 +47,7 @@ impl Row {
             runs,
             out_names: None,
             infer: FormFollows::Arguments(Arc::new(infer)),
+            work: None,
             expression: None,
             layers,
             naming,
@@ -347,6 +348,11 @@ impl Row {
             *lock = host_lock;
         }
         self
+    }
+
+    /// Sets the estimate of the time of a call.
+    pub(crate) fn estimated(self, work: Estimate) -> Row {
+        Row { work: Some(work), ..self }
     }
 
     /// Sets the name of the overload `out`, which a composite gets by that, and those of the arguments that it

@@ -9,7 +9,8 @@ use keyfold_dispatch::{
 };
 use keyfold_layers::autocast::{self, Category};
 use keyfold_layers::autograd::{self, Formula, FormulaOfSeveral, Linear, Multilinear, Pushforward};
-use keyfold_layers::{pipeline, vmap};
+use keyfold_layers::pipeline::{self, Form};
+use keyfold_layers::vmap;
 use keyfold_tensor::Value;
 
 use super::{Batching, COMPUTES, FormFollows, Gradient, Row, Rule, Runs, Tangent};
@@ -218,9 +219,14 @@ impl Row {
     fn deferred(&self) -> Option<Kernel<Value>> {
         let FormFollows::Arguments(infer) = &self.infer else { return None };
         let infer = infer.clone();
+        let work = self.work;
         let form = |inferred: Option<Inferred>| inferred.map(Inferred::into_form);
         Some(pipeline::kernel(Arc::new(move |args| {
-            Ok(infer(args)?.into_iter().map(form).collect())
+            let mut forms: Vec<Option<Form>> = infer(args)?.into_iter().map(form).collect();
+            if let (Some(work), Some(first)) = (work, forms.iter_mut().flatten().next()) {
+                first.work = Some(work(args, &first.shape)?);
+            }
+            Ok(forms)
         })))
     }
 

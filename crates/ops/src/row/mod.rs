@@ -14,6 +14,7 @@ use std::sync::Arc;
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{HostLock, Kernel, RegistrationKey, Tags};
+use keyfold_layers::pipeline::Work;
 use keyfold_tensor::{Value, ValueRef};
 
 use crate::inferred::Inferred;
@@ -36,6 +37,9 @@ enum Runs {
     /// One kernel for all devices, which usually calls other operators.
     Composite(RegistrationKey, fn() -> Kernel<Value>),
 }
+
+/// A function that estimates the time of a call, by its arguments and the shape of its first result.
+pub(crate) type Estimate = fn(&[ValueRef<'_>], &[usize]) -> Result<Work>;
 
 /// The name of an overload `out`, and of each argument that it writes to.
 type OutNames = (&'static str, &'static [&'static str]);
@@ -64,6 +68,8 @@ pub struct Row {
     /// composite without them has no such overload.
     out_names: Option<OutNames>,
     infer: FormFollows,
+    /// The time of a call, if it isn't that of a few operations for each element.
+    work: Option<Estimate>,
     /// The expression that it computes, if it computes one.
     expression: Option<Arc<Expression>>,
     layers: Layers,

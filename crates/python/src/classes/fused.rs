@@ -245,6 +245,11 @@ impl PyRecording {
     fn counts(&self) -> (usize, usize) {
         self.recording.counts()
     }
+
+    /// How many of the steps are computed concurrently with others.
+    fn concurrent(&self) -> usize {
+        self.recording.concurrent()
+    }
 }
 
 impl PyRecording {

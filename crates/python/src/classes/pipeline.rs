@@ -160,6 +160,7 @@ impl PyPipeline {
         dict.set_item("flushes", numbers.flushes)?;
         dict.set_item("groups", numbers.groups)?;
         dict.set_item("fused", numbers.fused)?;
+        dict.set_item("concurrent", numbers.concurrent)?;
         dict.set_item("planned", numbers.planned)?;
         dict.set_item("checked", numbers.checked)?;
         Ok(dict)
@@ -203,6 +204,8 @@ impl PyPipeline {
         let dict = PyDict::new(py);
         dict.set_item("operations", operations)?;
         dict.set_item("groups", groups)?;
+        let concurrent = explained.concurrent.iter().map(|one| &one.steps);
+        dict.set_item("concurrent", PyList::new(py, concurrent)?)?;
         dict.set_item("at_once", at_once)?;
         dict.set_item("bytes", explained.bytes)?;
         dict.set_item("text", explained.to_string())?;

@@ -22,6 +22,12 @@ pub(in crate::pipeline) struct Group {
     pub(in crate::pipeline) stored: Vec<usize>,
 }
 
+/// The inputs and numbers of a group.
+pub(in crate::pipeline) struct GroupArgs {
+    pub(in crate::pipeline) inputs: Vec<Tensor>,
+    pub(in crate::pipeline) params: SmallVec<[Scalar; 8]>,
+}
+
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Group({:?})", self.members)
@@ -47,7 +53,27 @@ impl Group {
     pub(in crate::pipeline) fn compute(
         &self,
         operations: &[Arc<Operation>],
-    ) -> std::result::Result<(), Stopped> {
+    ) -> Result<(), Stopped> {
+        let args = self.gather(operations)?;
+        let results = self.compute_of(operations, &args).map_err(Stopped::Itself)?;
+        self.stage(operations, results).map_err(Stopped::Itself)
+    }
+
+    /// Computes the stored results.
+    pub(in crate::pipeline) fn compute_of(
+        &self,
+        operations: &[Arc<Operation>],
+        args: &GroupArgs,
+    ) -> Result<Vec<Tensor>> {
+        let inputs: SmallVec<[&Tensor; 8]> = args.inputs.iter().collect();
+        self.results(operations, &inputs, &args.params)
+    }
+
+    /// Returns the inputs, which operations before have computed, and the numbers.
+    pub(in crate::pipeline) fn gather(
+        &self,
+        operations: &[Arc<Operation>],
+    ) -> Result<GroupArgs, Stopped> {
         let mut params: SmallVec<[Scalar; 8]> = SmallVec::new();
         for member in &self.members {
             let operation = &operations[*member];
@@ -56,13 +82,17 @@ impl Group {
             params.extend(operation.evaluates.iter().flat_map(|own| own.params.iter().copied()));
         }
         let inputs = self.inputs.iter().map(|(op, at)| operations[*op].ready_tensor(*at));
-        let inputs = inputs.collect::<std::result::Result<SmallVec<[Tensor; 8]>, Stopped>>()?;
-        let inputs: SmallVec<[&Tensor; 8]> = inputs.iter().collect();
-        let results = self.results(operations, &inputs, &params).map_err(Stopped::Itself)?;
-        for (op, result) in self.stored.iter().zip(results) {
-            operations[*op].stage(0, result).map_err(Stopped::Itself)?;
-        }
-        Ok(())
+        Ok(GroupArgs { inputs: inputs.collect::<Result<_, Stopped>>()?, params })
+    }
+
+    /// Stages the stored results.
+    pub(in crate::pipeline) fn stage(
+        &self,
+        operations: &[Arc<Operation>],
+        results: Vec<Tensor>,
+    ) -> Result<()> {
+        let mut stored = self.stored.iter().zip(results);
+        stored.try_for_each(|(op, result)| operations[*op].stage(0, result))
     }
 
     /// Computes the stored results of these inputs and numbers.

@@ -6,7 +6,8 @@
 //! [cached](cache), by the whole program.
 //!
 //! Steps that hand on rows, as a group does to a sum of each row, are joined to [tiles], and so are groups
-//! and the reductions of everything that they end in.
+//! and the reductions of everything that they end in. Steps that don't depend on each other are
+//! [scheduled](schedule) to run concurrently, where threads would be idle.
 //!
 //! An operation takes part if it evaluates an expression, by the backend's own kernel: a user's kernel
 //! for the operator is called as ever. If a group can't be computed, as for an element at fault, its
@@ -18,6 +19,7 @@ mod outline;
 mod parts;
 mod plan;
 mod program;
+mod schedule;
 mod tiled;
 mod tiles;
 
@@ -27,10 +29,11 @@ use keyfold_backend::GpuBackend;
 use rustc_hash::FxHashMap;
 
 use super::operation::Operation;
-pub(super) use group::Group;
+pub(super) use group::{Group, GroupArgs};
 use outline::Outline;
 pub(super) use plan::{Plan, Step};
 use program::Program;
+pub(super) use schedule::{Concurrent, is_movable};
 pub(super) use tiled::{CallArgs, Tiled};
 
 /// The payload of a backend's own kernels. A pipeline may compute the expression that such a kernel
@@ -38,7 +41,7 @@ pub(super) use tiled::{CallArgs, Tiled};
 #[derive(Debug)]
 pub struct BackendKernel(pub Arc<dyn GpuBackend>);
 
-/// Returns the steps that compute operations; `None` if none of them are computed together. `others`
+/// Returns the steps that compute operations; `None` if all run one by one. `others`
 /// counts the references of operations that won't run, to each pending memory. The flag tells whether
 /// the program was planned anew.
 pub(super) fn plan(
@@ -48,7 +51,7 @@ pub(super) fn plan(
     let may_join = |one: &&Arc<Operation>| {
         one.evaluates.is_some() || one.rows() > 0 || one.reduces().is_some()
     };
-    if operations.iter().filter(may_join).count() < 2 {
+    if operations.iter().filter(may_join).count() < 2 && !schedule::may_be_concurrent(operations) {
         return None;
     }
     let outline = if others.is_empty() { Outline::of(operations) } else { None };

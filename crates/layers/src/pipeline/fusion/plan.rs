@@ -8,6 +8,7 @@ use keyfold_expr::fuse::{self, Fusion, GroupInput, Limits, Source};
 
 use super::group::Group;
 use super::program::{Member, Program};
+use super::schedule::{self, Concurrent};
 use super::tiled::Tiled;
 use super::tiles::{self, Candidate};
 use crate::pipeline::operation::Operation;
@@ -21,6 +22,8 @@ pub(in crate::pipeline) enum Step {
     Group(Group),
     /// Steps that are computed tile by tile.
     Tiled(Tiled),
+    /// Steps that are computed concurrently.
+    Concurrent(Concurrent),
 }
 
 impl Step {
@@ -30,6 +33,15 @@ impl Step {
             Step::One(op) => std::slice::from_ref(op),
             Step::Group(group) => &group.members,
             Step::Tiled(tiled) => &tiled.members,
+            Step::Concurrent(concurrent) => &concurrent.members,
+        }
+    }
+
+    /// Returns the number of steps that it is: those of concurrent ones count each.
+    pub(in crate::pipeline) fn count(&self) -> usize {
+        match self {
+            Step::Concurrent(concurrent) => concurrent.steps.len(),
+            _ => 1,
         }
     }
 
@@ -44,6 +56,8 @@ impl Step {
             Step::Group(_) => " in one pass",
             Step::Tiled(tiled) if tiled.is_cut(all) => " tile by tile",
             Step::Tiled(_) => " step by step",
+            Step::Concurrent(concurrent) if concurrent.threads().is_some() => " concurrently",
+            Step::Concurrent(_) => " one by one",
         };
         let rest = match count.saturating_sub(NAMED) {
             0 => String::new(),
@@ -107,7 +121,7 @@ impl Plan {
                 Compiled::TooLarge | Compiled::No => steps.extend(unit.ops.into_iter().map(one)),
             }
         }
-        Some(Plan { steps: tiles::join(program, steps) })
+        Some(schedule::schedule(program, tiles::join(program, steps)))
     }
 }
 

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::BackendKernel;
+use super::schedule::{Movable, may_be_concurrent};
 use crate::pipeline::operation::{Operation, Slot, Structure, for_each_tensor, memory_id};
 
 /// A shared object, compared by its address, which it keeps from being used again.
@@ -73,6 +74,8 @@ pub(super) struct Program {
     pub(super) kept_dims: Vec<Option<u32>>,
     /// For each operation, the dimensions of its first result.
     pub(super) ndim: Vec<u32>,
+    /// For each operation that may run on any thread, in programs where several threads may gain.
+    pub(super) movable: Vec<Option<Movable>>,
 }
 
 /// The rows of an operation, the first dimension of its results, each of which it computes by itself; or its
@@ -126,8 +129,9 @@ impl Program {
     /// operations that won't run.
     pub(super) fn of(operations: &[Arc<Operation>], others: &FxHashMap<usize, usize>) -> Program {
         let (mut program, mut numbers) = (Program::default(), Numbers::default());
+        let moves = may_be_concurrent(operations);
         for operation in operations {
-            program.add(operation, &mut numbers);
+            program.add(operation, moves, &mut numbers);
         }
         for operation in operations {
             for slot in operation.results.iter().flatten() {
@@ -141,7 +145,8 @@ impl Program {
         program
     }
 
-    fn add(&mut self, operation: &Operation, numbers: &mut Numbers) {
+    /// Adds an operation. `moves` says whether to look if it may run on any thread.
+    fn add(&mut self, operation: &Operation, moves: bool, numbers: &mut Numbers) {
         let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tensors: SmallVec<[&Tensor; 4]> = SmallVec::new();
         for arg in &*args {
@@ -197,6 +202,8 @@ impl Program {
         self.kept_dims.push(reduces.map(|params| params.dims.trailing_zeros()));
         let first = operation.results.iter().flatten().next();
         self.ndim.push(first.map_or(0, |slot| slot.shape.len() as u32));
+        let movable = moves.then(|| Movable::of(operation, member.as_ref(), &tensors));
+        self.movable.push(movable.flatten());
         self.members.push(member);
     }
 
@@ -272,7 +279,7 @@ fn member_of(operation: &Operation, tensors: &[&Tensor]) -> Option<Member> {
 }
 
 /// Returns the backend whose own kernel a call reaches.
-fn backend_of(operation: &Operation) -> Option<Same<dyn GpuBackend>> {
+pub(super) fn backend_of(operation: &Operation) -> Option<Same<dyn GpuBackend>> {
     let backend = operation.operator.with_kernel(operation.keyset, |kernel| {
         let payload = kernel.payload()?.downcast_ref::<BackendKernel>()?;
         Some(Same(Arc::clone(&payload.0)))

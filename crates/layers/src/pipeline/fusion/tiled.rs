@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::parts::Parts;
 use super::plan::Step;
 use super::tiles::By;
-use crate::pipeline::host::Watch;
+use crate::pipeline::host::{self, Watch};
 use crate::pipeline::operation::{Operation, Slot, Stopped, guarded};
 
 /// Where a stage reads a tensor.
@@ -134,8 +134,9 @@ impl Tiled {
         let kept = self.kept.iter().enumerate().map(whole).collect::<Result<_>>()?;
         let job = Job { tiled: self, operations, cut, given, kept };
         let scratch = Mutex::new(Vec::new());
-        guarded(|| {
-            tiles.for_each(job.cut.tiles(), &|tiles| {
+        let all = job.cut.tiles();
+        let compute = || {
+            tiles.for_each(all, &|tiles| {
                 let known = scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 let mut own = known.unwrap_or_else(|| vec![None; self.results.len()]);
                 for tile in tiles {
@@ -148,7 +149,10 @@ impl Tiled {
                 scratch.lock().unwrap_or_else(PoisonError::into_inner).push(own);
                 Ok(())
             })
-        })?;
+        };
+        // Without the lock, since tiles count references to memory of the host language on threads that this
+        // one waits for.
+        host::without_lock(|| guarded(compute))?;
         let mut results: Vec<Option<Tensor>> = match &inputs {
             Inputs::Rows(_) => vec![None; self.results.len()],
             Inputs::Parts(parts) => parts.join(&job)?,

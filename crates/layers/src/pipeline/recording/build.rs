@@ -195,6 +195,10 @@ fn step_of(
             return Ok(Step { planned, ..alone(*at, operations, results, known)? });
         }
         Planned::Tiled(tiled) => return tiles_of(planned, tiled, operations, results, known),
+        Planned::Concurrent(concurrent) => {
+            let members = steps_in(&concurrent.steps, operations, results, known)?;
+            return Ok(Step { planned, members, ..Step::default() });
+        }
         Planned::Group(group) => (group, SmallVec::new()),
     };
     for member in &group.members {
@@ -206,11 +210,25 @@ fn step_of(
     let members = group.members.iter().map(|member| alone(*member, operations, results, known));
     let members = members.collect::<Result<_>>()?;
     let results = group.stored.iter().map(|op| results[*op][0]).collect();
-    let (args, last) = (Vec::new(), SmallVec::new());
-    Ok(Step { planned, args, inputs, params, results, last, members })
+    Ok(Step { planned, inputs, params, results, members, ..Step::default() })
 }
 
-/// Returns the step of tiles. A step of theirs that is one operation has the operation's number.
+/// Returns the steps inside of one. One that is an operation has the operation's number.
+fn steps_in(
+    steps: &[Planned],
+    operations: &[Arc<Operation>],
+    results: &[SmallVec<[Option<usize>; 1]>],
+    known: &mut Known,
+) -> Result<Vec<Step>> {
+    let inner = |step: &Planned| match step {
+        Planned::One(op) => alone(*op, operations, results, known),
+        // No operation has this number.
+        other => step_of(usize::MAX, other, operations, results, known),
+    };
+    steps.iter().map(inner).collect()
+}
+
+/// Returns the step of tiles.
 fn tiles_of(
     planned: usize,
     tiled: &Tiled,
@@ -220,17 +238,10 @@ fn tiles_of(
 ) -> Result<Step> {
     let inputs = tiled.inputs.iter().map(|(op, at)| tensor_at(&operations[*op], *at, known));
     let inputs = inputs.collect::<Result<_>>()?;
-    let inner = |step: &Planned| match step {
-        Planned::One(op) => alone(*op, operations, results, known),
-        // No operation has this number.
-        other => step_of(usize::MAX, other, operations, results, known),
-    };
-    let members = tiled.steps.iter().map(inner).collect::<Result<_>>()?;
+    let members = steps_in(&tiled.steps, operations, results, known)?;
     let kept = tiled.kept_results();
     let kept = kept.map(|(op, at)| results[op][operations[op].wanted(at)?.0]);
-    let (args, params, results, last) =
-        (Vec::new(), SmallVec::new(), kept.collect(), SmallVec::new());
-    Ok(Step { planned, args, inputs, params, results, last, members })
+    Ok(Step { planned, inputs, results: kept.collect(), members, ..Step::default() })
 }
 
 /// Returns the step of one operation.
@@ -242,15 +253,7 @@ fn alone(
 ) -> Result<Step> {
     let args = operations[at].args.lock().unwrap_or_else(PoisonError::into_inner);
     let args = args.iter().map(|arg| known.argument(arg)).collect::<Result<_>>()?;
-    Ok(Step {
-        planned: at,
-        args,
-        inputs: Vec::new(),
-        params: SmallVec::new(),
-        results: results[at].clone(),
-        last: SmallVec::new(),
-        members: Vec::new(),
-    })
+    Ok(Step { planned: at, args, results: results[at].clone(), ..Step::default() })
 }
 
 /// Returns the tensor at a position among an operation's tensors.

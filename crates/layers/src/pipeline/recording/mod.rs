@@ -22,6 +22,7 @@
 //! ```
 
 mod build;
+mod concurrent;
 mod operand;
 
 use std::cell::OnceCell;
@@ -63,6 +64,7 @@ pub fn check_readable() -> Result<()> {
 pub(super) const READS: &str = "it reads elements, or asks for a computation, while it is recorded";
 
 /// A step of a recording.
+#[derive(Default)]
 struct Step {
     /// The step of the plan; of a member of a group, the operation.
     planned: usize,
@@ -76,8 +78,8 @@ struct Step {
     results: SmallVec<[Option<usize>; 1]>,
     /// The memories that no later step and no output reads.
     last: SmallVec<[usize; 2]>,
-    /// The operations of a group, for the case that it can't be computed in one pass, or the steps of
-    /// tiles.
+    /// The operations of a group, for the case that it can't be computed in one pass, the steps of tiles,
+    /// or concurrent ones.
     members: Vec<Step>,
 }
 
@@ -201,7 +203,7 @@ impl Recording {
 
     /// Returns the number of operations that are computed, and of the steps that do.
     pub fn counts(&self) -> (usize, usize) {
-        (self.operations.len(), self.steps.len())
+        (self.operations.len(), self.plan.steps.iter().map(Planned::count).sum())
     }
 
     /// Returns how often replays have computed steps tile by tile.
@@ -235,18 +237,22 @@ impl Recording {
     /// Computes the outputs for these inputs, which [fit](Recording::fits).
     ///
     /// # Errors
-    /// Those of the operations, with the operation's place and the line that recorded it; an interrupt.
+    /// That of the first operation that fails, with its place and the line that recorded it; an interrupt.
     pub fn replay(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut memories = Memories::new(inputs, self.memories);
         let watch = OnceCell::new();
-        for step in &self.steps {
-            self.run(&self.plan.steps[step.planned], step, &mut memories, &watch)?;
+        for (at, step) in self.steps.iter().enumerate() {
+            if let Err(error) =
+                self.run(&self.plan.steps[step.planned], step, &mut memories, &watch)
+            {
+                return Err(self.first_failure(error, at + 1, &mut memories, &watch));
+            }
         }
         self.outputs.iter().map(|output| output.tensor(&memories)).collect()
     }
 
-    /// Computes a step, and drops what nothing behind it reads. Tiles look for an interrupt by `watch`, which
-    /// begins with the first of them.
+    /// Computes a step, and drops what nothing behind it reads. Tiles and concurrent steps look for an interrupt
+    /// by `watch`, which begins with the first of them.
     fn run(
         &self,
         planned: &Planned,
@@ -272,13 +278,15 @@ impl Recording {
                 self.tiled.fetch_add(matches!(computed, Ok(Some(_))).into(), Ordering::Relaxed);
                 computed
             }
+            Planned::Concurrent(concurrent) => {
+                self.run_concurrent(concurrent, step, memories, watch)?;
+                // Several of the steps may have read a memory that no later one reads.
+                step.last.iter().for_each(|memory| memories.clear(*memory));
+                return Ok(());
+            }
         };
         match results {
-            Ok(Some(results)) => {
-                for (memory, result) in step.results.iter().zip(results) {
-                    memories.set(*memory, result);
-                }
-            }
+            Ok(Some(results)) => memories.set_all(&step.results, results),
             Err(error) if is_interrupt(&error) => return Err(error),
             _ => self.run_members(planned, step, memories, watch)?,
         }
@@ -309,8 +317,8 @@ impl Recording {
         memories: &mut Memories<'_>,
     ) -> Result<()> {
         let args = step.args.iter().map(|arg| arg.value(memories)).collect::<Result<Vec<_>>>()?;
-        let told = |error| self.told_of(operation, error);
-        let result = operation.call(&args).map_err(told)?;
+        let result =
+            operation.call(&args).map_err(|error| self.told_of(operation, error, memories))?;
         for at in &operation.written {
             if let Some(Value::Tensor(written)) = args.get(*at) {
                 written.note_write();
@@ -318,11 +326,24 @@ impl Recording {
         }
         // A result may be what keeps an argument's memory shared.
         drop(args);
-        let items = operation.items(result).map_err(told)?;
+        self.store(operation, step, result, memories)
+    }
+
+    /// Stores the results of an operation.
+    fn store(
+        &self,
+        operation: &Operation,
+        step: &Step,
+        result: Value,
+        memories: &mut Memories<'_>,
+    ) -> Result<()> {
+        let items = operation.items(result);
+        let items = items.map_err(|error| self.told_of(operation, error, memories))?;
         for ((memory, slot), item) in step.results.iter().zip(&operation.results).zip(items) {
             if let (Some(_), Some(slot)) = (memory, slot) {
                 let own = item.into_tensor().and_then(|result| operation.own(slot, result));
-                memories.set(*memory, own.map_err(told)?);
+                let own = own.map_err(|error| self.told_of(operation, error, memories))?;
+                memories.set(*memory, own);
             }
         }
         Ok(())
@@ -348,9 +369,10 @@ impl Recording {
         Ok(())
     }
 
-    /// Adds an operation's place in the program to its error.
+    /// Notes that an operation failed, and adds its place in the program to its error.
     #[cold]
-    fn told_of(&self, operation: &Operation, error: Error) -> Error {
+    fn told_of(&self, operation: &Operation, error: Error, memories: &mut Memories<'_>) -> Error {
+        memories.failed = Some(operation.index);
         let site = operation.site.as_ref().and_then(super::host::Site::resolve);
         let recorded = site.map_or(String::new(), |site| format!(", recorded at {site}"));
         let name = operation.operator.name();

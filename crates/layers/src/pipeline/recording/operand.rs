@@ -7,13 +7,15 @@ use keyfold_tensor::{Tensor, Value};
 pub(super) struct Memories<'i> {
     inputs: &'i [Tensor],
     results: Vec<Option<Tensor>>,
+    /// The index of the last operation that failed.
+    pub(super) failed: Option<usize>,
 }
 
 impl<'i> Memories<'i> {
     pub(super) fn new(inputs: &'i [Tensor], count: usize) -> Memories<'i> {
         let mut results = Vec::new();
         results.resize_with(count - inputs.len(), || None);
-        Memories { inputs, results }
+        Memories { inputs, results, failed: None }
     }
 
     /// Stores a result, if a step or an output reads it.
@@ -21,6 +23,11 @@ impl<'i> Memories<'i> {
         if let Some(memory) = memory {
             self.results[memory - self.inputs.len()] = Some(result);
         }
+    }
+
+    /// Stores the results of a step.
+    pub(super) fn set_all(&mut self, memories: &[Option<usize>], results: Vec<Tensor>) {
+        memories.iter().zip(results).for_each(|(memory, result)| self.set(*memory, result));
     }
 
     /// Drops a result.

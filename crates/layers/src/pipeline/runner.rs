@@ -1,0 +1,73 @@
+//! The right to run a pipeline's operations, which one thread at a time has.
+
+use std::sync::atomic::Ordering;
+use std::thread::ThreadId;
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_tensor::Tensor;
+
+use super::host::{self, INTERRUPT_CHECK};
+use super::session::{Session, State};
+
+/// The right to run a session's operations.
+pub(super) struct Turn<'s>(&'s Session);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.turns -= 1;
+        if state.turns == 0 {
+            state.runner = None;
+            self.0.runs.store(false, Ordering::Relaxed);
+            let is_unused = |_: &_, copy: &mut Tensor| copy.buffer().shares() == 1;
+            let unused: Vec<_> = state.copies.extract_if(is_unused).collect();
+            drop(state);
+            self.0.freed.notify_all();
+            // Without the lock, since large memory is given back.
+            drop(unused);
+        }
+    }
+}
+
+impl Session {
+    /// Returns whether this thread runs operations of the session now.
+    pub(super) fn is_run_here(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) && self.lock().is_run_here()
+    }
+
+    /// Waits until no other thread runs operations of this session.
+    pub(super) fn take_turn(&self) -> Result<Turn<'_>> {
+        let me: (ThreadId, u32) = (std::thread::current().id(), std::process::id());
+        let mut state = self.lock();
+        loop {
+            match state.runner {
+                None => break,
+                Some(runner) if runner == me => break,
+                Some((_, process)) if process != me.1 => {
+                    return Err(Error::new(
+                        ErrorKind::Pipeline,
+                        "this process was forked while another thread ran the pipeline's \
+                         operations, and that thread isn't in the child",
+                    ));
+                }
+                Some(_) => {
+                    let waited = self.freed.wait_timeout(state, INTERRUPT_CHECK);
+                    drop(waited);
+                    host::interrupted()?;
+                    state = self.lock();
+                }
+            }
+        }
+        state.runner = Some(me);
+        self.runs.store(true, Ordering::Relaxed);
+        state.turns += 1;
+        Ok(Turn(self))
+    }
+}
+
+impl State {
+    /// Returns whether this thread runs operations of the session now.
+    pub(super) fn is_run_here(&self) -> bool {
+        self.runner.is_some_and(|(thread, _)| thread == std::thread::current().id())
+    }
+}
