@@ -55,11 +55,20 @@ fn chain(x: &Tensor, length: u64) -> Tensor {
     y
 }
 
-fn recorded(length: u64) -> Recording {
+/// A chain of 8 matrix products, which are computed one by one.
+fn products(x: &Tensor) -> Tensor {
+    (0..8).fold(x.clone(), |y, _| aten::mm(&y, x).unwrap())
+}
+
+fn matrix() -> Tensor {
+    Tensor::from_slice(&[0.25_f32; 16], &[4, 4]).unwrap()
+}
+
+fn recorded(x: &Tensor, program: impl FnOnce(&Tensor) -> Tensor) -> Recording {
     let session = Session::recorder();
-    let placeholder = session.placeholder(&one()).unwrap();
+    let placeholder = session.placeholder(x).unwrap();
     let guard = session.enter();
-    let y = chain(&placeholder, length);
+    let y = program(&placeholder);
     guard.close().unwrap();
     session.finish(&[placeholder], &[y]).unwrap()
 }
@@ -105,7 +114,7 @@ fn cases() -> Vec<Case> {
         case("a chain of 32, recorded and flushed", None, 32, Box::new(flush)),
     ];
     for length in [8, 32] {
-        let recording = recorded(length);
+        let recording = recorded(&one(), |x| chain(x, length));
         let run = move |times| {
             let x = [one()];
             time(times, || drop(black_box(recording.replay(&x).unwrap())))
@@ -113,6 +122,17 @@ fn cases() -> Vec<Case> {
         let name = format!("a chain of {length}, replayed");
         cases.push(case(&name, Some(REPLAY), length, Box::new(run)));
     }
+    let eager = |times| {
+        let x = matrix();
+        time(times, || drop(black_box(products(&x))))
+    };
+    cases.push(case("8 products of 4 x 4, eager", None, 8, Box::new(eager)));
+    let recording = recorded(&matrix(), products);
+    let replay = move |times| {
+        let x = [matrix()];
+        time(times, || drop(black_box(recording.replay(&x).unwrap())))
+    };
+    cases.push(case("8 products of 4 x 4, replayed", None, 8, Box::new(replay)));
     cases
 }
 

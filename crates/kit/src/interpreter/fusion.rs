@@ -335,6 +335,10 @@ pub(crate) fn fuse(
         let id = StepId(at as u32);
         fusion.operations.push(fusion.operation(id));
         let fused = fusion.scaled_function(id).or_else(|| fusion.chain(id));
+        // A part that began a chain doesn't any more.
+        for part in fused.iter().flat_map(|fused| &fused.parts) {
+            fusion.fused[part.index()] = None;
+        }
         fusion.fused.push(fused);
     }
     let mut parts = vec![false; steps.len()];

@@ -126,11 +126,15 @@ impl Operation {
 
     /// Calls the operator below the pipeline, as on the thread that recorded it.
     pub(super) fn call(&self, args: &[Value]) -> Result<Value> {
-        let refs: SmallVec<[ValueRef<'_>; 8]> = args.iter().map(Value::as_ref).collect();
+        self.call_lent(&args.iter().map(Value::as_ref).collect::<SmallVec<[ValueRef<'_>; 8]>>())
+    }
+
+    /// As [`Operation::call`], with arguments where they are.
+    pub(super) fn call_lent(&self, args: &[ValueRef<'_>]) -> Result<Value> {
         // As layers that run, so that a kernel of the host language, which applies its own context to
         // its calls, doesn't reach them either.
         let excluded = self.context.keys().excluded();
-        let below = || self.operator.redispatch(self.keyset, &refs);
+        let below = || self.operator.redispatch(self.keyset, args);
         let call = || self.context.replace(|| inside_layers(excluded, below));
         guarded(|| self.on_stream(call))
     }

@@ -395,6 +395,27 @@ fn chains_of_every_length_equal_their_operations_one_by_one() {
 }
 
 #[test]
+fn a_scaled_function_takes_a_product_out_of_a_chain() {
+    // The factor is a quotient, which isn't a part of the function's loop.
+    let members = vec![
+        member("exp(x * 0.5)", &[Source::Input(0)]),
+        member("x / y", &[Source::Input(0), Source::Input(1)]),
+        member("x * 0.25", &[Source::Member(1)]),
+        member("x * y", &[Source::Member(0), Source::Member(2)]),
+    ];
+    let compiled = Program::fused(&program(&group(&[DType::F64; 2], members, &[3]))).unwrap();
+    let x = Tensor::from_slice(&[2.0, -4.0], &[2]).unwrap();
+    let y = Tensor::from_slice(&[4.0, 0.5], &[2]).unwrap();
+    let out = Tensor::zeros(&[2], DType::F64, Device::CPU).unwrap();
+    // SAFETY: the test alone uses the memory.
+    unsafe { evaluate_all(&compiled, &[&x, &y], &[], &[&out]).unwrap() };
+    let expected = [1.0_f64.exp() * 0.125, (-2.0_f64).exp() * -2.0];
+    for (got, expected) in out.to_vec::<f64>().unwrap().into_iter().zip(expected) {
+        assert!((got - expected).abs() < 1e-15, "{got} and not {expected}");
+    }
+}
+
+#[test]
 fn a_sum_of_many_functions_keeps_few_of_their_values() {
     let terms: Vec<String> = (0..100).map(|at| format!("exp(x * {at}.5)")).collect();
     let expr = Expr::parse(&terms.join(" + ")).unwrap();

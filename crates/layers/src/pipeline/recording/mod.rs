@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar, layout};
-use keyfold_dispatch::Dispatcher;
-use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, overlap};
+use keyfold_dispatch::{Dispatcher, Value as _};
+use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, ValueRef, overlap};
 use smallvec::SmallVec;
 
 use super::fusion::{CallArgs, Group, Plan, Step as Planned};
@@ -316,17 +316,30 @@ impl Recording {
         step: &Step,
         memories: &mut Memories<'_>,
     ) -> Result<()> {
-        let args = step.args.iter().map(|arg| arg.value(memories)).collect::<Result<Vec<_>>>()?;
-        let result =
-            operation.call(&args).map_err(|error| self.told_of(operation, error, memories))?;
+        let result = self.call(operation, step, memories);
+        let result = result.map_err(|error| self.told_of(operation, error, memories))?;
+        self.store(operation, step, result, memories)
+    }
+
+    /// Calls an operation's operator. Arguments are used where they are, as in [`Recording::compute`].
+    fn call(&self, operation: &Operation, step: &Step, memories: &Memories<'_>) -> Result<Value> {
+        let mut made = Vec::new();
+        for arg in &step.args {
+            if arg.lent(memories)?.is_none() {
+                made.push(arg.value(memories)?);
+            }
+        }
+        let (mut made, mut args) = (made.iter(), SmallVec::<[ValueRef<'_>; 8]>::new());
+        for arg in &step.args {
+            args.extend(arg.lent(memories)?.or_else(|| made.next().map(Value::as_ref)));
+        }
+        let result = operation.call_lent(&args)?;
         for at in &operation.written {
-            if let Some(Value::Tensor(written)) = args.get(*at) {
+            if let Some(ValueRef::Tensor(written)) = args.get(*at) {
                 written.note_write();
             }
         }
-        // A result may be what keeps an argument's memory shared.
-        drop(args);
-        self.store(operation, step, result, memories)
+        Ok(result)
     }
 
     /// Stores the results of an operation.

@@ -1,7 +1,8 @@
 //! The tensors of a recording: views of memories that a replay fills.
 
 use keyfold_core::{Error, ErrorKind, Result, Shape, Strides};
-use keyfold_tensor::{Tensor, Value};
+use keyfold_dispatch::Value as _;
+use keyfold_tensor::{Tensor, Value, ValueRef};
 
 /// The memories of a replay: inputs, then results.
 pub(super) struct Memories<'i> {
@@ -112,6 +113,15 @@ impl Argument {
                 Value::List(items.iter().map(|item| item.value(memories)).collect::<Result<_>>()?)
             }
             Argument::Value(value) => value.clone(),
+        })
+    }
+
+    /// Returns it where it is; `None` for one that is made anew: a view, or a list.
+    pub(super) fn lent<'m>(&'m self, memories: &'m Memories<'_>) -> Result<Option<ValueRef<'m>>> {
+        Ok(match self {
+            Argument::Tensor(operand) => operand.known(memories)?.map(ValueRef::Tensor),
+            Argument::List(_) => None,
+            Argument::Value(value) => Some(value.as_ref()),
         })
     }
 
