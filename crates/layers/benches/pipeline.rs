@@ -57,7 +57,7 @@ fn chain(x: &Tensor, length: u64) -> Tensor {
 
 /// A chain of 8 matrix products, which are computed one by one.
 fn products(x: &Tensor) -> Tensor {
-    (0..8).fold(x.clone(), |y, _| aten::mm(&y, x).unwrap())
+    (0..8).fold(x.clone(), |y, _| aten::matmul(&y, x).unwrap())
 }
 
 fn matrix() -> Tensor {

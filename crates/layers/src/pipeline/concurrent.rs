@@ -63,8 +63,12 @@ impl Concurrent {
         mut finish: impl FnMut(&mut S, usize, Option<Computed>) -> Result<()>,
     ) -> Result<()> {
         let mut all = 0..self.steps.len();
+        let stopped = |error| watch.take_stop().unwrap_or(error);
         let Some(tiles) = self.threads() else {
-            return all.try_for_each(|at| finish(state, at, None));
+            return all.try_for_each(|at| {
+                watch.look_inside().map_err(stopped)?;
+                finish(state, at, None)
+            });
         };
         let gathered = all.map(|at| gather(state, at)).collect::<Result<Vec<_>>>()?;
         let outcomes = self.compute(tiles, operations, &gathered, watch);
@@ -72,10 +76,13 @@ impl Concurrent {
         drop(gathered);
         let stop = watch.take_stop();
         for (at, outcome) in outcomes.into_iter().enumerate() {
-            match outcome.into_inner() {
-                Some(Ok(computed)) => finish(state, at, Some(computed))?,
-                _ if stop.is_some() => {}
-                _ => finish(state, at, None)?,
+            let finished = match outcome.into_inner() {
+                Some(Ok(computed)) => finish(state, at, Some(computed)),
+                _ if stop.is_some() => Ok(()),
+                _ => finish(state, at, None),
+            };
+            if let Err(error) = finished {
+                return Err(stop.unwrap_or(error));
             }
         }
         stop.map_or(Ok(()), Err)

@@ -12,6 +12,7 @@ use keyfold_dispatch::Value as _;
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::plan::Plan;
+use super::schedule;
 use crate::pipeline::known::CallForm;
 use crate::pipeline::operation::{Operation, for_each_tensor, memory_id};
 
@@ -50,7 +51,8 @@ impl Outline {
         if operations.len() > MAX_OPERATIONS {
             return None;
         }
-        let mut words = Vec::with_capacity(operations.len() * 10);
+        let mut words = Vec::with_capacity(operations.len() * 10 + 1);
+        words.push(u64::from(schedule::moves(operations)));
         let mut memories: FxHashMap<usize, Used> = FxHashMap::default();
         memories.reserve(operations.len() * 2);
         let mut last_form = None;

@@ -44,7 +44,7 @@ pub(super) struct Movable {
 }
 
 impl Movable {
-    /// Returns a pure operation, by a kernel of a backend that computes on the threads that call it, on memory
+    /// Returns a pure operation, by a kernel of a backend that computes on several threads of the host, on memory
     /// of the host; `None` for any other one.
     pub(super) fn of(
         operation: &Operation,
@@ -63,7 +63,9 @@ impl Movable {
             Some(member) => member.backend.clone(),
             None => backend_of(operation)?,
         };
-        tiles_of(&*backend.0)?;
+        if !has_threads(&*backend.0) {
+            return None;
+        }
         let bytes = operation.bytes.max(SMALL_BYTES);
         let bytes = bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
         Some(Movable { backend, cost: operation.cost, bytes })
@@ -94,9 +96,21 @@ impl Concurrent {
 
     /// Returns the backend's threads, if there are several.
     pub(in crate::pipeline) fn threads(&self) -> Option<&dyn Tiles> {
-        // A setting that isn't a number is an error of the kernels that ask for it.
-        tiles_of(&*self.backend).filter(|tiles| tiles.threads().is_ok_and(|threads| threads > 1))
+        tiles_of(&*self.backend).filter(|_| has_threads(&*self.backend))
     }
+}
+
+/// Returns whether a backend computes on several threads of the host.
+fn has_threads(backend: &dyn GpuBackend) -> bool {
+    // A setting that isn't a number is an error of the kernels that ask for it.
+    tiles_of(backend).is_some_and(|tiles| tiles.threads().is_ok_and(|threads| threads > 1))
+}
+
+/// Returns whether operations are moved, as far as that isn't in their forms: plans differ for one thread and for
+/// several.
+pub(super) fn moves(operations: &[Arc<Operation>]) -> bool {
+    let long = operations.iter().find(|one| one.cost.nanoseconds().is_some());
+    long.and_then(|one| backend_of(one)).is_some_and(|backend| has_threads(&*backend.0))
 }
 
 /// Returns whether a kernel may run on any thread: that of a backend which computes on the threads that call

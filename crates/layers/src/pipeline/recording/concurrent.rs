@@ -1,15 +1,15 @@
-//! Replays of steps that run concurrently, and the error of a replay whose steps were moved.
+//! Replays of steps that run concurrently.
 
 use std::cell::OnceCell;
 
-use keyfold_core::{Error, Result};
+use keyfold_core::Result;
 use smallvec::SmallVec;
 
 use super::operand::{Argument, Memories};
 use super::{Recording, Step};
 use crate::pipeline::concurrent::{Computed, Gathered};
 use crate::pipeline::fusion::{Concurrent, GroupArgs, Step as Planned};
-use crate::pipeline::host::{Watch, is_interrupt};
+use crate::pipeline::host::Watch;
 
 impl Recording {
     /// Returns the number of steps that replays compute concurrently with others.
@@ -53,42 +53,6 @@ impl Recording {
         };
         let watch = watch.get_or_init(Watch::new);
         concurrent.run(&self.operations, watch, memories, gather, finish)
-    }
-
-    /// Returns the error of the operation that comes first where operations run one by one: steps that come
-    /// before the failed one there may have been moved behind it. `next` is the first that didn't run.
-    #[cold]
-    pub(super) fn first_failure(
-        &self,
-        mut error: Error,
-        next: usize,
-        memories: &mut Memories<'_>,
-        watch: &OnceCell<Watch>,
-    ) -> Error {
-        let Some(mut failed) = memories.failed.filter(|_| !is_interrupt(&error)) else {
-            return error;
-        };
-        for step in &self.steps[next..] {
-            // Operations that a step needs come before it in both orders, so they have run.
-            let planned = &self.plan.steps[step.planned];
-            let inner = match planned {
-                Planned::Concurrent(concurrent) => {
-                    concurrent.steps.iter().zip(&step.members).collect()
-                }
-                planned => vec![(planned, step)],
-            };
-            for (planned, step) in inner {
-                if planned.operations().iter().any(|op| self.operations[*op].index < failed)
-                    && let Err(own) = self.run(planned, step, memories, watch)
-                {
-                    match memories.failed {
-                        Some(earlier) if earlier < failed => (error, failed) = (own, earlier),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        error
     }
 
     /// Returns a step with its arguments; `None` for one that runs by itself.

@@ -237,16 +237,13 @@ impl Recording {
     /// Computes the outputs for these inputs, which [fit](Recording::fits).
     ///
     /// # Errors
-    /// That of the first operation that fails, with its place and the line that recorded it; an interrupt.
+    /// That of the first operation that fails in the plan's order, with its place and the line that recorded it;
+    /// an interrupt.
     pub fn replay(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut memories = Memories::new(inputs, self.memories);
         let watch = OnceCell::new();
-        for (at, step) in self.steps.iter().enumerate() {
-            if let Err(error) =
-                self.run(&self.plan.steps[step.planned], step, &mut memories, &watch)
-            {
-                return Err(self.first_failure(error, at + 1, &mut memories, &watch));
-            }
+        for step in &self.steps {
+            self.run(&self.plan.steps[step.planned], step, &mut memories, &watch)?;
         }
         self.outputs.iter().map(|output| output.tensor(&memories)).collect()
     }
@@ -317,7 +314,7 @@ impl Recording {
         memories: &mut Memories<'_>,
     ) -> Result<()> {
         let result = self.call(operation, step, memories);
-        let result = result.map_err(|error| self.told_of(operation, error, memories))?;
+        let result = result.map_err(|error| self.told_of(operation, error))?;
         self.store(operation, step, result, memories)
     }
 
@@ -351,11 +348,11 @@ impl Recording {
         memories: &mut Memories<'_>,
     ) -> Result<()> {
         let items = operation.items(result);
-        let items = items.map_err(|error| self.told_of(operation, error, memories))?;
+        let items = items.map_err(|error| self.told_of(operation, error))?;
         for ((memory, slot), item) in step.results.iter().zip(&operation.results).zip(items) {
             if let (Some(_), Some(slot)) = (memory, slot) {
                 let own = item.into_tensor().and_then(|result| operation.own(slot, result));
-                let own = own.map_err(|error| self.told_of(operation, error, memories))?;
+                let own = own.map_err(|error| self.told_of(operation, error))?;
                 memories.set(*memory, own);
             }
         }
@@ -382,10 +379,9 @@ impl Recording {
         Ok(())
     }
 
-    /// Notes that an operation failed, and adds its place in the program to its error.
+    /// Adds an operation's place in the program to its error.
     #[cold]
-    fn told_of(&self, operation: &Operation, error: Error, memories: &mut Memories<'_>) -> Error {
-        memories.failed = Some(operation.index);
+    fn told_of(&self, operation: &Operation, error: Error) -> Error {
         let site = operation.site.as_ref().and_then(super::host::Site::resolve);
         let recorded = site.map_or(String::new(), |site| format!(", recorded at {site}"));
         let name = operation.operator.name();

@@ -8,15 +8,13 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 pub(super) struct Memories<'i> {
     inputs: &'i [Tensor],
     results: Vec<Option<Tensor>>,
-    /// The index of the last operation that failed.
-    pub(super) failed: Option<usize>,
 }
 
 impl<'i> Memories<'i> {
     pub(super) fn new(inputs: &'i [Tensor], count: usize) -> Memories<'i> {
         let mut results = Vec::new();
         results.resize_with(count - inputs.len(), || None);
-        Memories { inputs, results, failed: None }
+        Memories { inputs, results }
     }
 
     /// Stores a result, if a step or an output reads it.
