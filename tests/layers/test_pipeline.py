@@ -264,6 +264,20 @@ def test_the_plan_shows_calls_lines_and_what_waits(x):
     assert y.shape == (3,)
 
 
+@pytest.mark.parametrize(
+    "view",
+    [np.s_[6:62, 1:57], np.s_[::2, ::2], np.s_[:, :1], np.s_[::-1, 3:], np.s_[:, 5], np.s_[7]],
+)
+def test_views_of_other_libraries_arrays_have_the_bits_of_eager_calls(view):
+    array = np.random.default_rng(3).standard_normal((64, 64))
+    x = kf.asarray(array)[view]
+    with kf.pipeline():
+        deferred = [kf.sum(x, axis=0), kf.mean(x), kf.softmax(x, axis=-1) if x.ndim > 1 else x * 2]
+    eager = [kf.sum(x, axis=0), kf.mean(x), kf.softmax(x, axis=-1) if x.ndim > 1 else x * 2]
+    for own, expected in zip(deferred, eager, strict=True):
+        assert own.numpy().tobytes() == expected.numpy().tobytes()
+
+
 def test_the_limits_hold_over_everything_that_waits(x):
     with kf.pipeline(max_ops=2):
         y, z = x + 1.0, x + 2.0

@@ -17,7 +17,7 @@ use keyfold_tensor::{BufferHandle, DeviceBuffer, Tensor, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::copies::bytes_of;
+use super::copies::contiguous_bytes;
 use super::host::{self, Watch};
 use super::operation::{Operation, Slot, for_each_tensor, memory_id, ready_of};
 use super::session::Session;
@@ -275,6 +275,7 @@ struct Difference {
 fn difference(found: &Tensor, expected: &Tensor) -> Result<Option<Difference>> {
     let (found, expected) = (on_host(found)?, on_host(expected)?);
     let size = found.dtype().size();
+    let bytes_of = |x: &Tensor| contiguous_bytes(x, x.offset(), x.numel());
     let (bytes, expected_bytes) = (bytes_of(&found)?, bytes_of(&expected)?);
     let (bytes, expected_bytes) = (bytes.as_slice::<u8>()?, expected_bytes.as_slice::<u8>()?);
     if bytes == expected_bytes {

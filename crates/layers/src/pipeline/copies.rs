@@ -11,34 +11,63 @@ use super::session::Session;
 /// leave it at the end of the run.
 pub(super) type Copies = FxHashMap<(usize, DType), Tensor>;
 
-/// Returns a copy of an array, and whether it was made now.
+/// The most memory that a copy takes, in multiples of the array's elements. Beyond it a copy is contiguous.
+const MOST: usize = 4;
+
+/// Returns a copy of an array, and whether it was made now. It has the array's strides where they
+/// leave small gaps: kernels of other layouts may compute other digits.
 pub(super) fn copy_of(session: &Session, array: &Tensor) -> Result<(Tensor, bool)> {
     // Memory that moves, or is a device's, is copied each time.
-    let bytes = match array.device() == Device::CPU && array.is_contiguous() {
-        true => bytes_of(array).ok(),
-        false => None,
-    };
-    let Some(bytes) = bytes.as_ref().and_then(|bytes| bytes.as_slice::<u8>().ok()) else {
-        return Ok((array.copy()?, true));
-    };
+    let span = span_of(array).filter(|_| array.device() == Device::CPU);
+    let bytes = span.as_ref().and_then(|span| bytes_of(array, span).ok());
+    let bytes = bytes.as_ref().and_then(|bytes| bytes.as_slice::<u8>().ok());
+    let (Some(span), Some(bytes)) = (span, bytes) else { return Ok((array.copy()?, true)) };
     let key = (bytes.as_ptr().addr(), array.dtype());
     let known = session.lock().copies.get(&key).cloned();
-    if let Some(copy) = known.filter(|copy| copy.shape() == array.shape())
-        && bytes_of(&copy)?.as_slice::<u8>()? == bytes
+    let is_alike =
+        |copy: &Tensor| copy.shape() == array.shape() && copy.strides() == array.strides();
+    if let Some(copy) = known.filter(is_alike)
+        && bytes_of(&copy, &span)?.as_slice::<u8>()? == bytes
     {
         return Ok((copy, false));
     }
-    let copy = array.copy()?;
+    let memory = bytes_of(array, &span)?.copy()?.into_buffer().with_dtype(array.dtype())?;
+    let (shape, strides) = (array.shape().clone(), array.strides().clone());
+    let copy = Tensor::from_parts(memory, shape, strides, span.first)?;
     let old = session.lock().copies.insert(key, copy.clone());
     // Without the lock, since large memory is given back.
     drop(old);
     Ok((copy, true))
 }
 
-/// Returns the bytes of a contiguous tensor on the host.
-pub(super) fn bytes_of(tensor: &Tensor) -> Result<Tensor> {
+/// The memory between the elements with the lowest and the highest address.
+struct Span {
+    elements: usize,
+    /// The place of the tensor's first element in it.
+    first: usize,
+}
+
+/// Returns the memory that a tensor's elements lie in; `None` for much more than the tensor has.
+fn span_of(tensor: &Tensor) -> Option<Span> {
+    let mut span = Span { elements: 1, first: 0 };
+    for (size, stride) in tensor.shape().iter().zip(tensor.strides().iter()) {
+        let reach = size.checked_sub(1)?.checked_mul(stride.unsigned_abs())?;
+        span.elements = span.elements.checked_add(reach)?;
+        span.first += if *stride < 0 { reach } else { 0 };
+    }
+    let is_dense = span.elements <= tensor.numel().checked_mul(MOST)?;
+    (is_dense && span.first <= tensor.offset()).then_some(span)
+}
+
+/// Returns the bytes of the memory that a tensor's elements lie in.
+fn bytes_of(tensor: &Tensor, span: &Span) -> Result<Tensor> {
+    contiguous_bytes(tensor, tensor.offset() - span.first, span.elements)
+}
+
+/// Returns the bytes of that many elements of a tensor's memory on the host, from the one at `offset` on.
+pub(super) fn contiguous_bytes(tensor: &Tensor, offset: usize, elements: usize) -> Result<Tensor> {
+    let size = tensor.dtype().size();
     let buffer = tensor.buffer().clone().with_dtype(DType::U8)?;
-    let offset = tensor.offset() * tensor.dtype().size();
-    let (shape, strides) = (Shape::new(&[tensor.nbytes()])?, Strides::new(&[1])?);
-    Tensor::from_parts(buffer, shape, strides, offset)
+    let (shape, strides) = (Shape::new(&[elements * size])?, Strides::new(&[1])?);
+    Tensor::from_parts(buffer, shape, strides, offset * size)
 }
