@@ -13,72 +13,37 @@ use keyfold_expr::fuse::Stored;
 use keyfold_expr::{Binary, Step, StepId, StepOp, Unary};
 use smallvec::{SmallVec, smallvec};
 
-use super::binary::Arithmetic;
-use super::chain::Op;
+use super::chain::{Combine, Float, Minus, MinusFrom, Op, Plus, Times};
 use super::kernel::{Kernel, Map3};
 use super::streaming_kernels;
 use super::value::Value;
 use crate::math::{Real, function as math};
 
-/// An arithmetic operation as a type.
-trait Arithmetical: 'static {
-    fn of<T: Arithmetic>(a: T, b: T) -> T;
-}
-
-struct Plus;
-struct Minus;
-struct ReverseMinus;
-struct Times;
-
-impl Arithmetical for Plus {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        a.plus(b)
-    }
-}
-impl Arithmetical for Minus {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        a.minus(b)
-    }
-}
-impl Arithmetical for ReverseMinus {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        b.minus(a)
-    }
-}
-impl Arithmetical for Times {
-    #[inline(always)]
-    fn of<T: Arithmetic>(a: T, b: T) -> T {
-        a.times(b)
-    }
-}
-
 /// `Outer(Inner(a, b), c)`
 struct Composed<Inner, Outer>(PhantomData<(Inner, Outer)>);
 
-impl<T: Arithmetic, Inner: Arithmetical, Outer: Arithmetical> Map3<T> for Composed<Inner, Outer> {
+impl<T: Float, Inner: Combine, Outer: Combine> Map3<T> for Composed<Inner, Outer> {
     #[inline(always)]
     fn apply(a: T, b: T, c: T) -> T {
-        Outer::of(Inner::of(a, b), c)
+        // SAFETY: single elements need no level.
+        unsafe { Outer::of(Inner::of(a, b), c) }
     }
 }
 
-fn outer_kernel<Inner: Arithmetical, T: Arithmetic + Copy + 'static>(outer: Op) -> Option<Kernel> {
+fn outer_kernel<Inner: Combine, T: Float>(outer: Op) -> Option<Kernel> {
     Some(match outer {
         Op::Add => streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Plus>(PhantomData)),
         Op::Mul => streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Times>(PhantomData)),
         Op::Sub => streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Minus>(PhantomData)),
         Op::SubFrom => {
-            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, ReverseMinus>(PhantomData))
+            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, MinusFrom>(PhantomData))
         }
         _ => return None,
     })
 }
 
 /// Returns the loop of two operations.
-fn pair_kernel<T: Arithmetic + Copy + 'static>(inner: Op, outer: Op) -> Option<Kernel> {
+fn pair_kernel<T: Float>(inner: Op, outer: Op) -> Option<Kernel> {
     match inner {
         Op::Add => outer_kernel::<Plus, T>(outer),
         Op::Mul => outer_kernel::<Times, T>(outer),
@@ -90,7 +55,7 @@ fn pair_kernel<T: Arithmetic + Copy + 'static>(inner: Op, outer: Op) -> Option<K
 /// Several steps as one instruction.
 pub(crate) struct Fused {
     pub(crate) body: Body,
-    /// What the loop reads.
+    /// The steps whose values the loop reads.
     pub(crate) operands: SmallVec<[StepId; 3]>,
     /// The steps that the loop computes, so that none of them is computed alone.
     parts: SmallVec<[StepId; 4]>,

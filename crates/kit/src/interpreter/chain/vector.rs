@@ -16,7 +16,7 @@ use crate::half::Half;
 /// # Safety
 /// All methods: the processor has the type's instruction level. `load` and `store`: the pointer is valid
 /// for [`Vector::LEN`] elements.
-pub(super) trait Vector: Copy {
+pub(in crate::interpreter) trait Vector: Copy {
     type Element: Copy;
     /// The number of elements.
     const LEN: usize;
@@ -44,7 +44,9 @@ pub(super) trait Vector: Copy {
 
 /// A float, with its vectors. The float itself is a vector of one element, for loops that the compiler
 /// vectorises.
-pub(super) trait Float: Vector<Element = Self> + Default + 'static {
+pub(in crate::interpreter) trait Float:
+    Vector<Element = Self> + Default + 'static
+{
     #[cfg(target_arch = "x86_64")]
     type Avx2: Vector<Element = Self>;
     #[cfg(target_arch = "x86_64")]
