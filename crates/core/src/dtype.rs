@@ -83,6 +83,15 @@ const TABLE: [(DType, &str, &str, usize); 15] = [
     (C128, "complex128", "c128", 16),
 ];
 
+// Sizes in bytes are converted to numbers of elements by shifts.
+const _: () = {
+    let mut at = 0;
+    while at < TABLE.len() {
+        assert!(TABLE[at].3.is_power_of_two(), "an element's size is a power of two");
+        at += 1;
+    }
+};
+
 impl DType {
     /// Every dtype, in declaration order.
     pub const ALL: [DType; 15] = {

@@ -222,6 +222,14 @@ impl LocalContext {
         same && own.next().is_none()
     }
 
+    /// Returns whether another context has the same keys and objects.
+    pub fn is_same(&self, other: &LocalContext) -> bool {
+        let mut data = self.data.iter().zip(&other.data);
+        self.keys == other.keys
+            && self.data.len() == other.data.len()
+            && data.all(|(own, other)| Arc::ptr_eq(own, other))
+    }
+
     /// Returns whether it has neither keys nor objects.
     pub fn is_empty(&self) -> bool {
         self.keys == LocalKeys::default() && self.data.is_empty()

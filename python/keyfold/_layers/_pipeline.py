@@ -234,8 +234,9 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
             waiting was run; `groups`: groups of operations that were computed together; `fused`:
             the operations in them; `concurrent`: operations that were computed concurrently
             with others, on several threads; `planned`: flushes whose groups were chosen and
-            compiled, since no flush before had the same operations; `checked`: operations whose
-            results were compared with those of an eager call (`check="eager"`).
+            compiled, since no flush before had the same operations; `recognised`: flushes of a
+            program that came before, whose calls were recognised one by one; `checked`: operations
+            whose results were compared with those of an eager call (`check="eager"`).
         """
         return self._statistics()
 

@@ -14,16 +14,16 @@ use crate::shape::{Shape, Strides};
 /// an overflow in the other dimensions, so that strides can always be computed.
 #[inline]
 pub fn numel(shape: &[usize], element_size: usize) -> Result<usize> {
-    let mut bytes = element_size.max(1);
-    let mut empty = false;
+    let (mut bytes, mut count) = (element_size.max(1), 1_usize);
     for &size in shape {
-        empty |= size == 0;
+        // At most as many as bytes, which are checked. There is no division, which costs as much as the rest.
+        count = count.wrapping_mul(size);
         bytes = match bytes.checked_mul(size.max(1)) {
             Some(bytes) if bytes <= isize::MAX as usize => bytes,
             _ => return Err(too_large(shape, element_size)),
         };
     }
-    Ok(if empty { 0 } else { bytes / element_size.max(1) })
+    Ok(count)
 }
 
 #[cold]
@@ -307,6 +307,42 @@ pub fn reshape_strides(shape: &[usize], strides: &[isize], target: &[usize]) -> 
     }
     // All remaining dimensions on either side must have size 1.
     (i == old.len() && target[j..].iter().all(|&size| size == 1)).then_some(result)
+}
+
+/// Returns strides of the same kind that leave smaller gaps between elements, for a copy that kernels compute
+/// with as with the original: signs and zeros, the order of the dimensions, steps of 1, and which dimensions
+/// continue each other are the same. `None` where elements overlap, or there are none.
+///
+/// ```
+/// use keyfold_core::layout::compact_strides;
+/// let column = compact_strides(&[64, 3], &[1000, -10]).unwrap();
+/// assert_eq!(&column[..], &[7, -2]);
+/// ```
+pub fn compact_strides(shape: &[usize], strides: &[isize]) -> Option<Strides> {
+    if shape.contains(&0) {
+        return None;
+    }
+    let mut order: Vec<usize> = (0..shape.len()).filter(|d| strides[*d] != 0).collect();
+    order.sort_by_key(|d| strides[*d].unsigned_abs());
+    let mut compact = Strides::filled(0, shape.len()).ok()?;
+    // The end of the dimension before, in the old layout and in the new one.
+    let mut end: Option<(usize, usize)> = None;
+    for d in order {
+        let old = strides[d].unsigned_abs();
+        let new = match end {
+            None => old.min(2),
+            Some((before, end)) if old == before => end,
+            Some((before, end)) if old > before => end + 1,
+            // A step that is never taken.
+            Some((_, end)) if shape[d] == 1 => old.min(end),
+            Some(_) => return None,
+        };
+        compact[d] = strides[d].signum() * new as isize;
+        if shape[d] > 1 {
+            end = Some((old.checked_mul(shape[d])?, new.checked_mul(shape[d])?));
+        }
+    }
+    Some(compact)
 }
 
 /// Returns whether two indices of a view may refer to the same element, so that the result of

@@ -202,4 +202,51 @@ proptest! {
         }
         prop_assert!(!may_overlap(&shape, &strides));
     }
+    #[test]
+    fn compact_strides_are_of_the_same_kind_and_within_twice_the_elements_of_each_row(
+        sizes in proptest::collection::vec(1_usize..5, 0..5),
+        gaps in proptest::collection::vec(0_usize..40, 5),
+        steps in proptest::collection::vec(prop_oneof![Just(-3), Just(-1), Just(0), Just(1), Just(7)], 5),
+        swap in any::<bool>(),
+    ) {
+        let mut shape = Shape::new(&sizes).unwrap();
+        let mut strides = Strides::filled(0, sizes.len()).unwrap();
+        let mut end = 1;
+        for d in (0..sizes.len()).rev() {
+            let step: isize = steps[d];
+            strides[d] = step * end as isize;
+            end = end * sizes[d] * step.unsigned_abs().max(1) + gaps[d] / 20 * gaps[d];
+        }
+        if swap {
+            strides.reverse();
+            shape.reverse();
+        }
+        let compact = compact_strides(&shape, &strides).unwrap();
+        let kind = |strides: &[isize]| {
+            let mut kind: Vec<_> = strides.iter().map(|s| (s.signum(), s.abs() == 1)).collect();
+            for a in 0..strides.len() {
+                for b in 0..strides.len() {
+                    let reach = strides[b].abs() * shape[b] as isize;
+                    let orders = shape[a] > 1 && shape[b] > 1 && strides[a] != 0;
+                    let order = strides[a].abs().cmp(&reach);
+                    kind.push(if orders { (order as isize, true) } else { (0, false) });
+                }
+            }
+            kind
+        };
+        prop_assert_eq!(kind(&compact), kind(&strides));
+        prop_assert!(!may_overlap(&shape, &compact) || may_overlap(&shape, &strides));
+        let size = |strides: &[isize]| {
+            let (low, high) = reach(&shape, strides).unwrap().unwrap();
+            high - low + 1
+        };
+        let (elements, rows) = (shape.iter().product::<usize>(), shape.iter().map(|s| s + 1).product());
+        prop_assert!(size(&compact) <= size(&strides).min(2 * elements.max(rows) as isize));
+    }
+
+    #[test]
+    fn overlapping_layouts_have_no_compact_strides(size in 2_usize..5, step in 1_isize..9) {
+        prop_assert!(compact_strides(&[size, size], &[step, step]).is_none());
+        prop_assert!(compact_strides(&[size, 0], &[step, step]).is_none());
+    }
 }

@@ -11,33 +11,38 @@ use super::session::Session;
 /// leave it at the end of the run.
 pub(super) type Copies = FxHashMap<(usize, DType), Tensor>;
 
-/// The most memory that a copy takes, in multiples of the array's elements. Beyond it a copy is contiguous.
+/// The most memory that a copy with all gaps takes, in multiples of the array's elements.
 const MOST: usize = 4;
 
-/// Returns a copy of an array, and whether it was made now. It has the array's strides where they
-/// leave small gaps: kernels of other layouts may compute other digits.
+/// Returns a copy of an array, and whether it was made now. It has the array's strides, or [smaller ones of the
+/// same kind](Tensor::copy_compact): kernels of other layouts may compute other digits.
 pub(super) fn copy_of(session: &Session, array: &Tensor) -> Result<(Tensor, bool)> {
     // Memory that moves, or is a device's, is copied each time.
     let span = span_of(array).filter(|_| array.device() == Device::CPU);
-    let bytes = span.as_ref().and_then(|span| bytes_of(array, span).ok());
+    let bytes = span.as_ref().and_then(|span| memory_of(array, span).ok());
     let bytes = bytes.as_ref().and_then(|bytes| bytes.as_slice::<u8>().ok());
-    let (Some(span), Some(bytes)) = (span, bytes) else { return Ok((array.copy()?, true)) };
+    let (Some(span), Some(bytes)) = (span, bytes) else { return Ok((array.copy_compact()?, true)) };
     let key = (bytes.as_ptr().addr(), array.dtype());
-    let known = session.lock().copies.get(&key).cloned();
+    let known = session.lock_as_is().copies.get(&key).cloned();
     let is_alike =
         |copy: &Tensor| copy.shape() == array.shape() && copy.strides() == array.strides();
     if let Some(copy) = known.filter(is_alike)
-        && bytes_of(&copy, &span)?.as_slice::<u8>()? == bytes
+        && memory_of(&copy, &span)?.as_slice::<u8>()? == bytes
     {
         return Ok((copy, false));
     }
-    let memory = bytes_of(array, &span)?.copy()?.into_buffer().with_dtype(array.dtype())?;
+    let memory = memory_of(array, &span)?.copy()?.into_buffer().with_dtype(array.dtype())?;
     let (shape, strides) = (array.shape().clone(), array.strides().clone());
     let copy = Tensor::from_parts(memory, shape, strides, span.first)?;
-    let old = session.lock().copies.insert(key, copy.clone());
+    let old = session.lock_as_is().copies.insert(key, copy.clone());
     // Without the lock, since large memory is given back.
     drop(old);
     Ok((copy, true))
+}
+
+/// Returns the size of the memory that a copy has.
+pub(super) fn bytes_of(copy: &Tensor) -> u64 {
+    (copy.buffer().len() * copy.dtype().size()) as u64
 }
 
 /// The memory between the elements with the lowest and the highest address.
@@ -60,7 +65,7 @@ fn span_of(tensor: &Tensor) -> Option<Span> {
 }
 
 /// Returns the bytes of the memory that a tensor's elements lie in.
-fn bytes_of(tensor: &Tensor, span: &Span) -> Result<Tensor> {
+fn memory_of(tensor: &Tensor, span: &Span) -> Result<Tensor> {
     contiguous_bytes(tensor, tensor.offset() - span.first, span.elements)
 }
 

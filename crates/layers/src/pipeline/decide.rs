@@ -100,28 +100,26 @@ pub(super) enum Decision {
     Record(Arc<CallForm>),
 }
 
-/// Decides on a call. `inference` is the operator's own, if it has one.
+/// Decides on a call. `inference` is the operator's own, if it has one, and `key` that of the call, if it can be
+/// compared with others.
 pub(super) fn decide(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
     inference: Option<&Inference>,
+    key: Option<&Key>,
 ) -> Result<Decision> {
-    let Some(Inference { infer, known }) = inference else {
-        return decide_anew(context, args, None);
+    let Some((Inference { infer, known }, key)) = inference.zip(key) else {
+        return decide_anew(context, args, inference.map(|own| &*own.infer), &[]);
     };
-    // Filled in place, since it is large.
-    let mut key = Key::new();
-    let fits = key.fill(context, args);
-    if fits && let Some(form) = known.find(&key) {
+    if let Some(form) = known.find(key) {
         return Ok(Decision::Record(form));
     }
-    let decision = decide_anew(context, args, Some(&**infer))?;
+    let decision = decide_anew(context, args, Some(&**infer), key.words())?;
     // Whether a call writes in place depends on more than its key.
     if let Decision::Record(form) = &decision
-        && fits
         && form.written.is_empty()
     {
-        known.keep(&key, form);
+        known.keep(key, form);
     }
     Ok(decision)
 }
@@ -130,6 +128,7 @@ fn decide_anew(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
     infer: Option<&Infer>,
+    key: &[u64],
 ) -> Result<Decision> {
     use Decision::AtOnce;
     let operator = context.operator();
@@ -186,8 +185,9 @@ fn decide_anew(
             {
                 let structure = Structure::Written(*at);
                 let (forms, evaluates, cost) = (Vec::new(), None, Cost::Short);
+                let key = Box::default();
                 let form =
-                    CallForm { forms, structure, written, device, evaluates, is_random, cost };
+                    CallForm { key, forms, structure, written, device, evaluates, is_random, cost };
                 Decision::Record(Arc::new(form))
             }
             _ => AtOnce("it writes to memory that isn't pending"),
@@ -207,7 +207,8 @@ fn decide_anew(
     }
     let evaluates = forms.iter_mut().flatten().last().and_then(|form| form.evaluates.take());
     let cost = Cost::of(args, &forms, evaluates.as_deref());
-    let form = CallForm { forms, structure, written, device, evaluates, is_random, cost };
+    let key = Box::from(key);
+    let form = CallForm { key, forms, structure, written, device, evaluates, is_random, cost };
     Ok(Decision::Record(Arc::new(form)))
 }
 

@@ -18,6 +18,8 @@ use super::operation::Structure;
 /// The inferred results and effects of a call that can wait; the same for all calls of its form.
 #[derive(Debug)]
 pub(super) struct CallForm {
+    /// All that inference read of the call; empty if it can't be compared.
+    pub(super) key: Box<[u64]>,
     /// The results, contiguous and in new memory; `None` for one that the call doesn't want. Empty if
     /// it writes in place.
     pub(super) forms: Vec<Option<Form>>,
@@ -71,7 +73,7 @@ pub(super) struct Key {
     count: usize,
 }
 
-type Entry = Option<(Box<[u64]>, Arc<CallForm>)>;
+type Entry = Option<Arc<CallForm>>;
 
 /// The forms of a kernel's calls, allocated at the first.
 #[derive(Default)]
@@ -81,13 +83,13 @@ impl KnownForms {
     /// Returns the form of calls with this key. While another thread looks, none is known.
     pub(super) fn find(&self, key: &Key) -> Option<Arc<CallForm>> {
         let entries = self.0.try_lock().ok()?;
-        let (known, form) = entries.get(key.entry())?.as_ref()?;
-        (**known == *key.words()).then(|| Arc::clone(form))
+        let form = entries.get(key.entry())?.as_ref()?;
+        (*form.key == *key.words()).then(|| Arc::clone(form))
     }
 
     /// Keeps the form of calls with this key, in place of that which had the entry.
     pub(super) fn keep(&self, key: &Key, form: &Arc<CallForm>) {
-        let mut entry = Some((Box::from(key.words()), Arc::clone(form)));
+        let mut entry = Some(Arc::clone(form));
         if let Ok(mut entries) = self.0.try_lock() {
             entries.resize_with(ENTRIES, || None);
             std::mem::swap(&mut entries[key.entry()], &mut entry);
@@ -110,7 +112,8 @@ impl Key {
         args.iter().all(|arg| self.add(*arg)) && self.len <= WORDS
     }
 
-    fn words(&self) -> &[u64] {
+    /// Returns the numbers, of a call that can be compared.
+    pub(super) fn words(&self) -> &[u64] {
         &self.words[..self.len]
     }
 

@@ -57,6 +57,7 @@ mod recording;
 mod run;
 mod runner;
 mod same;
+mod sequence;
 mod session;
 mod timer;
 mod waiting;

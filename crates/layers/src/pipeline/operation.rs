@@ -10,6 +10,7 @@ use keyfold_tensor::device::{StreamId, current_stream, set_current_stream};
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
+use super::decide::Form;
 use super::fusion;
 use super::host::Site;
 use super::known::CallForm;
@@ -284,13 +285,7 @@ impl Operation {
         if result.shape() != &slot.shape || result.dtype() != slot.dtype {
             return Err(self.differs(&format!("{}{:?}", result.dtype(), result.shape())));
         }
-        let mut result = result.completed()?.unwrap_or(result);
-        let whole = result.is_contiguous() && result.offset() == 0 && result.is_writable();
-        // Memory that somebody else may write to isn't the result's own.
-        if !whole || result.buffer().is_lent() || result.buffer().shares() > 1 {
-            result = result.copy()?;
-        }
-        Ok(result)
+        owning(result.completed()?.unwrap_or(result))
     }
 
     #[cold]
@@ -366,6 +361,10 @@ impl Operation {
 }
 
 impl Slot {
+    pub(super) fn new(memory: Weak<PendingBuffer>, form: &Form) -> Slot {
+        Slot { memory, shape: form.shape.clone(), dtype: form.dtype }
+    }
+
     /// Returns the size of the result.
     pub(super) fn bytes(&self) -> u64 {
         (self.shape.iter().product::<usize>() * self.dtype.size()) as u64
@@ -434,6 +433,16 @@ fn completed(tensor: Tensor) -> Result<Tensor, Stopped> {
     Ok(tensor.completed().map_err(Stopped::Itself)?.unwrap_or(tensor))
 }
 
+/// Returns a result that is a whole buffer of its own: a copy where it isn't.
+pub(super) fn owning(result: Tensor) -> Result<Tensor> {
+    let whole = result.is_contiguous() && result.offset() == 0 && result.is_writable();
+    // Memory that somebody else may write to isn't the result's own.
+    match whole && !result.buffer().is_lent() && result.buffer().shares() == 1 {
+        true => Ok(result),
+        false => result.copy(),
+    }
+}
+
 /// Runs `f`, and returns a panic as an error.
 pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
@@ -446,6 +455,15 @@ pub(super) fn memory_id(tensor: &Tensor) -> usize {
         Some(memory) => Arc::as_ptr(memory).cast::<()>().addr(),
         None => tensor.buffer().identity(),
     }
+}
+
+/// Returns whether two tensors are the same view of the same memory.
+pub(super) fn is_one(a: &Tensor, b: &Tensor) -> bool {
+    memory_id(a) == memory_id(b)
+        && a.offset() == b.offset()
+        && a.dtype() == b.dtype()
+        && a.shape() == b.shape()
+        && a.strides() == b.strides()
 }
 
 /// Calls `f` with each tensor of an argument.

@@ -1,7 +1,7 @@
 //! Recording of calls, at the key Deferred.
 
 use std::cell::{Cell, RefCell};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{
@@ -12,10 +12,10 @@ use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::compute::compute;
-use super::copies::copy_of;
+use super::copies::{bytes_of, copy_of};
 use super::decide::{Decision, Form, Inference, decide};
 use super::host::{self, Site};
-use super::known::CallForm;
+use super::known::{CallForm, Key};
 use super::operation::{Operation, Slot, Structure, for_each_tensor};
 use super::session::{Options, Session, State};
 
@@ -77,8 +77,17 @@ pub(super) fn at_deferred(
     if RECORDING.get() == 0 || session.is_run_here() {
         return compute(context, args, Some(&session));
     }
+    // Filled in place, since it is large.
+    let mut key = Key::new();
+    let fits = inference.is_some() && key.fill(context, args);
+    let key = fits.then_some(&key);
+    if let Some(key) = key
+        && let Some(value) = session.follow_sequence(key, context, args, 0, site)
+    {
+        return value;
+    }
     wait_for_others(&session, args)?;
-    match decide(context, args, inference)? {
+    match decide(context, args, inference, key)? {
         Decision::AtOnce(reason) if session.only_records => {
             Err(session
                 .refuse(&format!("{} can't be recorded: {reason}", context.operator().name())))
@@ -89,7 +98,7 @@ pub(super) fn at_deferred(
         }
         Decision::Below => compute(context, args, Some(&session)),
         Decision::View => view(context, args),
-        Decision::Record(form) => record(&session, context, args, form),
+        Decision::Record(form) => record(&session, context, args, form, key),
     }
 }
 
@@ -171,7 +180,7 @@ impl Kept<'_> {
         // A recording reads what is there when it is replayed.
         if tensor.buffer().is_lent() && !self.session.only_records {
             let (copy, is_new) = copy_of(self.session, tensor)?;
-            self.copied += if is_new { tensor.nbytes() as u64 } else { 0 };
+            self.copied += if is_new { bytes_of(&copy) } else { 0 };
             self.versions.push(copy.version());
             self.args.push(Value::Tensor(copy));
         } else {
@@ -183,25 +192,26 @@ impl Kept<'_> {
     }
 }
 
-/// The results of a call as its operation keeps them.
-struct Pending<'s> {
-    session: &'s Session,
-    index: usize,
-    device: Device,
-    slots: SmallVec<[Option<Slot>; 1]>,
-    bytes: u64,
+/// The results of a call, which the operation of this index will fill.
+pub(super) struct Results<'s, F> {
+    pub(super) session: &'s Session,
+    pub(super) index: usize,
+    pub(super) device: Device,
+    /// Keeps the memory of each result, `None` for one that the call doesn't want.
+    pub(super) keep: F,
+    pub(super) bytes: u64,
 }
 
-impl Pending<'_> {
+impl<F: FnMut(Option<Weak<PendingBuffer>>)> Results<'_, F> {
     /// Returns the tensor of a result.
+    #[inline]
     fn tensor(&mut self, form: &Form) -> Result<Tensor> {
         let Form { shape, strides, dtype, .. } = form;
         let bytes = layout::numel(shape, dtype.size())? * dtype.size();
         let memory = PendingBuffer::new(self.device, bytes, self.session.as_source());
         memory.set_writer(self.index);
         let memory = Arc::new(memory);
-        let slot = Slot { memory: Arc::downgrade(&memory), shape: shape.clone(), dtype: *dtype };
-        self.slots.push(Some(slot));
+        (self.keep)(Some(Arc::downgrade(&memory)));
         self.bytes += bytes as u64;
         Tensor::pending(memory, shape.clone(), strides.clone(), *dtype)
     }
@@ -210,11 +220,23 @@ impl Pending<'_> {
         let value = |form: &Option<Form>| match form {
             Some(form) => self.tensor(form).map(Value::Tensor),
             None => {
-                self.slots.push(None);
+                (self.keep)(None);
                 Ok(Value::None)
             }
         };
         forms.iter().map(value).collect()
+    }
+
+    /// Returns what the call returns.
+    #[inline]
+    pub(super) fn value(&mut self, form: &CallForm) -> Result<Value> {
+        match (form.structure, &form.forms[..]) {
+            (Structure::One, [Some(form)]) => self.tensor(form).map(Value::Tensor),
+            (Structure::One, _) => self.tensors(&form.forms).map(|_| Value::None),
+            (Structure::List, forms) => self.tensors(forms).map(Value::List),
+            (Structure::Tuple, forms) => self.tensors(forms).map(Value::Tuple),
+            (Structure::Written(at), _) => Ok(Value::Argument(at)),
+        }
     }
 }
 
@@ -223,6 +245,7 @@ fn record(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
     form: Arc<CallForm>,
+    key: Option<&Key>,
 ) -> Result<Value> {
     let (args_kept, versions) = (Vec::with_capacity(args.len()), SmallVec::new());
     let mut kept = Kept { session, args: args_kept, versions, copied: 0 };
@@ -231,25 +254,34 @@ fn record(
     let (device, written) = (form.device, !form.written.is_empty());
 
     let mut state = session.lock();
+    if let Some(key) = key
+        && session.begin_sequence(&mut state, &form)
+    {
+        drop(state);
+        let args: SmallVec<[ValueRef<'_>; 8]> = kept.iter().map(Value::as_ref).collect();
+        if let Some(value) = session.follow_sequence(key, context, &args, copied, site) {
+            return value;
+        }
+        state = session.lock();
+    }
     let index = state.waiting.next();
-    let mut pending = Pending { session, index, device, slots: SmallVec::new(), bytes: copied };
-    let value = match (form.structure, &form.forms[..]) {
-        (Structure::One, [Some(form)]) => pending.tensor(form).map(Value::Tensor),
-        (Structure::One, _) => pending.tensors(&form.forms).map(|_| Value::None),
-        (Structure::List, forms) => pending.tensors(forms).map(Value::List),
-        (Structure::Tuple, forms) => pending.tensors(forms).map(Value::Tuple),
-        (Structure::Written(at), _) => Ok(Value::Argument(at)),
+    let (mut slots, mut forms) = (SmallVec::new(), form.forms.iter());
+    let keep = |memory: Option<Weak<PendingBuffer>>| {
+        let form = forms.next().and_then(Option::as_ref);
+        slots.push(memory.zip(form).map(|(memory, form)| Slot::new(memory, form)));
     };
+    let mut results = Results { session, index, device, keep, bytes: copied };
+    let value = results.value(&form);
     // Looked at in place, since values are large.
     let Ok(_) = &value else { return value };
-    let Pending { slots, bytes, .. } = pending;
+    let bytes = results.bytes;
     let after = state.order(session, index, &form, &kept);
     let operation = Operation {
         index,
         operator: context.operator().share(),
         keyset: context.keyset().remove(DispatchKey::Deferred),
         context: state.local_context(),
-        site: SITE.try_with(|site| site.borrow().clone()).ok().flatten(),
+        site: site(),
         stream: (!device.kind().is_host()).then(|| (device, current_stream(device))),
         form,
         args: Mutex::new(kept),
@@ -279,9 +311,14 @@ fn record(
     value
 }
 
+/// The line of the call that this thread is in.
+fn site() -> Option<Site> {
+    SITE.try_with(|site| site.borrow().clone()).ok().flatten()
+}
+
 impl State {
     /// Returns whether what waits has as many bytes as the options allow.
-    fn has_bytes_of(&mut self, options: &Options) -> bool {
+    pub(super) fn has_bytes_of(&mut self, options: &Options) -> bool {
         let limit = options.max_pending_bytes;
         if self.pending_bytes - self.spared_bytes < limit {
             return false;
@@ -304,7 +341,7 @@ impl State {
     }
 
     /// Notes what an operation writes in place; returns what it has to run after.
-    fn order(
+    pub(super) fn order(
         &mut self,
         session: &Session,
         index: usize,

@@ -11,11 +11,12 @@ use smallvec::SmallVec;
 
 use super::check::Expected;
 use super::failure::Failure;
-use super::fusion::{self, Step};
+use super::fusion::{self, Plan, Step};
 use super::host::{self, Watch};
 use super::operation::{Operation, Slot, Stopped, for_each_tensor, memory_id};
 use super::plan;
 use super::recording;
+use super::sequence::Learning;
 use super::session::{Session, State};
 use crate::profiler::range_with;
 
@@ -31,7 +32,7 @@ impl Session {
             return Ok(());
         }
         self.run_all()?;
-        let told = std::mem::take(&mut self.lock().unreported);
+        let told = std::mem::take(&mut self.lock_as_is().unreported);
         let first = told.iter().min_by_key(|failure| failure.index);
         first.map_or(Ok(()), |failure| Err(failure.error.again()))
     }
@@ -41,20 +42,25 @@ impl Session {
     /// # Errors
     /// An interrupt.
     pub(super) fn run_all(&self) -> Result<()> {
-        if self.lock().waiting.len() == 0 {
+        if self.lock_as_is().is_idle() {
             return Ok(());
         }
-        host::without_lock(|| self.run(|state| plan::everything(&state.waiting)))
+        host::without_lock(|| {
+            let replayed = self.replay_sequence();
+            replayed.unwrap_or_else(|| self.run(|state| plan::everything(&state.waiting)))
+        })
     }
 
     /// Runs what a reader of a pending buffer waits for: everything that was recorded, or inside an
     /// operation that runs, what the buffer needs.
     pub(super) fn run_reading(&self, buffer: &PendingBuffer) -> Result<()> {
         host::without_lock(|| {
-            self.run(|state| match (state.turns, buffer.writer()) {
+            let replayed = self.replay_sequence();
+            let choose = |state: &mut State| match (state.turns, buffer.writer()) {
                 (1, _) => plan::everything(&state.waiting),
                 (_, writer) => plan::before(state, writer.as_slice()),
-            })
+            };
+            replayed.unwrap_or_else(|| self.run(choose))
         })
     }
 
@@ -63,7 +69,7 @@ impl Session {
     /// # Errors
     /// An interrupt.
     pub(super) fn settle_memories(&self, tensors: &[&Tensor]) -> Result<()> {
-        if tensors.is_empty() || self.lock().waiting.len() == 0 {
+        if tensors.is_empty() || self.lock_as_is().is_idle() {
             return Ok(());
         }
         host::without_lock(|| self.run(|state| plan::using(self, state, tensors)))
@@ -77,7 +83,7 @@ impl Session {
         let waits =
             |state: &State| state.last_random.filter(|last| state.waiting.get(*last).is_some());
         {
-            let state = self.lock();
+            let state = self.lock_as_is();
             // A kernel that draws is itself a recorded operation, in its order.
             if state.is_run_here() || waits(&state).is_none() {
                 return Ok(());
@@ -91,7 +97,7 @@ impl Session {
     /// Runs what waits, if its oldest operation was recorded longer ago than the limit.
     pub(super) fn flush_overdue(&self, now: Instant) {
         let due = {
-            let state = self.lock();
+            let state = self.lock_as_is();
             let limit = self.options.max_wait.unwrap_or(Duration::MAX);
             state.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= limit)
         };
@@ -107,29 +113,38 @@ impl Session {
             return Err(self.refuse(recording::READS));
         }
         let _turn = self.take_turn()?;
-        let (chosen, old) = {
+        let (chosen, old, left, learning, before) = {
             let mut state = self.lock();
             let chosen = choose(&mut state);
+            let before = state.statistics;
             // A few operations that a call needs aren't worth a look at all that waits.
             let is_all = chosen.len() == state.waiting.len();
+            let is_plain = is_all && self.options.check.is_none();
+            let learning = if is_plain { Learning::of(&mut state) } else { None };
             let old = if is_all { state.merge_equal_calls() } else { Vec::new() };
             if !chosen.is_empty() {
                 state.statistics.flushes += 1;
             }
-            (chosen, old)
+            (chosen, old, std::mem::take(&mut state.left), learning, before)
         };
         // Without the lock: one of them may be the last reference to a large graph.
-        drop(old);
+        drop((old, left));
         let operations = self.without_dead(&chosen);
         let watch = Watch::new();
         let expected = self.expected(&operations, &watch)?;
-        let Some((plan, is_new)) = fusion::plan(&operations, &FxHashMap::default()) else {
-            let mut steps = (0..operations.len()).map(Step::One);
-            return steps.try_for_each(|step| self.run_step(&step, &operations, &expected, &watch));
-        };
-        self.lock().statistics.planned += u64::from(is_new);
+        let planned = fusion::plan(&operations, &FxHashMap::default());
+        self.lock().statistics.planned +=
+            planned.as_ref().map_or(0, |(_, is_new)| (*is_new).into());
+        let plan =
+            planned.map_or_else(|| Arc::new(Plan::one_by_one(operations.len())), |own| own.0);
+        let learned = learning.and_then(|learning| learning.record(&operations, &plan));
         let mut steps = plan.steps.iter();
-        steps.try_for_each(|step| self.run_step(step, &operations, &expected, &watch))
+        steps.try_for_each(|step| self.run_step(step, &operations, &expected, &watch))?;
+        if let Some(learned) = learned {
+            let added = self.lock().statistics.combine(before, u64::wrapping_sub);
+            learned.keep(added);
+        }
+        Ok(())
     }
 
     /// Runs a step.
@@ -358,12 +373,17 @@ impl State {
     pub(super) fn remove(&mut self, index: usize) -> Option<Arc<Operation>> {
         let operation = self.waiting.remove(index)?;
         self.pending_bytes = self.pending_bytes.saturating_sub(operation.bytes);
+        self.note_ran();
+        Some(operation)
+    }
+
+    /// Notes that less waits than before.
+    pub(super) fn note_ran(&mut self) {
         (self.spared_bytes, self.counted) = (0, 0);
         if self.waiting.len() == 0 {
             self.readers.clear();
             self.oldest = None;
         }
-        Some(operation)
     }
 
     /// Fills or fails the memory that an operation writes, if no operation after it does.

@@ -14,7 +14,7 @@ pub(super) struct Turn<'s>(&'s Session);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.lock_as_is();
         state.turns -= 1;
         if state.turns == 0 {
             state.runner = None;
@@ -32,13 +32,13 @@ impl Drop for Turn<'_> {
 impl Session {
     /// Returns whether this thread runs operations of the session now.
     pub(super) fn is_run_here(&self) -> bool {
-        self.runs.load(Ordering::Relaxed) && self.lock().is_run_here()
+        self.runs.load(Ordering::Relaxed) && self.lock_as_is().is_run_here()
     }
 
     /// Waits until no other thread runs operations of this session.
     pub(super) fn take_turn(&self) -> Result<Turn<'_>> {
-        let me: (ThreadId, u32) = (std::thread::current().id(), std::process::id());
-        let mut state = self.lock();
+        let me = here();
+        let mut state = self.lock_as_is();
         loop {
             match state.runner {
                 None => break,
@@ -54,18 +54,32 @@ impl Session {
                     let waited = self.freed.wait_timeout(state, INTERRUPT_CHECK);
                     drop(waited);
                     host::interrupted()?;
-                    state = self.lock();
+                    state = self.lock_as_is();
                 }
             }
         }
-        state.runner = Some(me);
+        Ok(self.begin_turn(&mut state))
+    }
+
+    /// Gives the right to this thread, which has it already or finds it free.
+    pub(super) fn begin_turn(&self, state: &mut State) -> Turn<'_> {
+        state.runner = Some(here());
         self.runs.store(true, Ordering::Relaxed);
         state.turns += 1;
-        Ok(Turn(self))
+        Turn(self)
     }
 }
 
+fn here() -> (ThreadId, u32) {
+    (std::thread::current().id(), std::process::id())
+}
+
 impl State {
+    /// Returns whether nothing waits and nothing runs.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.len() == 0 && self.matched.is_none() && self.runner.is_none()
+    }
+
     /// Returns whether this thread runs operations of the session now.
     pub(super) fn is_run_here(&self) -> bool {
         self.runner.is_some_and(|(thread, _)| thread == std::thread::current().id())

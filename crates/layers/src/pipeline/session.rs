@@ -19,6 +19,7 @@ use super::check::Check;
 use super::copies::Copies;
 use super::failure::Failure;
 use super::operation::{Operation, Slot};
+use super::sequence::{Matched, Sequence};
 use super::waiting::Waiting;
 use super::{random, recording, timer};
 
@@ -38,6 +39,28 @@ pub struct Options {
     pub flush_on_backward: bool,
     /// Whether each flush also runs its operations in another way and compares the results.
     pub check: Option<Check>,
+}
+
+impl Statistics {
+    /// Returns counters that `f` makes of two.
+    pub(super) fn combine(self, other: Statistics, f: impl Fn(u64, u64) -> u64) -> Statistics {
+        Statistics {
+            recorded: f(self.recorded, other.recorded),
+            ran: f(self.ran, other.ran),
+            at_once: f(self.at_once, other.at_once),
+            dead: f(self.dead, other.dead),
+            merged: f(self.merged, other.merged),
+            failed: f(self.failed, other.failed),
+            skipped: f(self.skipped, other.skipped),
+            flushes: f(self.flushes, other.flushes),
+            groups: f(self.groups, other.groups),
+            fused: f(self.fused, other.fused),
+            concurrent: f(self.concurrent, other.concurrent),
+            planned: f(self.planned, other.planned),
+            recognised: f(self.recognised, other.recognised),
+            checked: f(self.checked, other.checked),
+        }
+    }
 }
 
 impl Default for Options {
@@ -99,6 +122,9 @@ pub struct Statistics {
     pub concurrent: u64,
     /// Flushes whose groups were chosen and compiled, because no flush before had the same operations.
     pub planned: u64,
+    /// Flushes whose calls were those of an earlier flush, which were recognised one by one and computed without a
+    /// plan of their own.
+    pub recognised: u64,
     /// Operations whose results were compared with those of an eager call, by `Options::check`.
     pub checked: u64,
 }
@@ -119,6 +145,10 @@ pub(super) struct State {
     /// The number of blocks that it is open in; those inside the first join it.
     blocks: usize,
     pub(super) waiting: Waiting,
+    /// The calls that are in a known sequence so far; nothing waits then. [`Session::lock`] makes them operations.
+    pub(super) matched: Option<Matched>,
+    /// Sequences that programs have left, to be dropped without the lock.
+    pub(super) left: Vec<Arc<Sequence>>,
     pub(super) pending_bytes: u64,
     /// The part of them that doesn't count against the limit, as of the last time that it was determined.
     pub(super) spared_bytes: u64,
@@ -159,6 +189,8 @@ pub struct Session {
     pub(super) open: AtomicBool,
     /// Whether a thread runs operations: the state says which.
     pub(super) runs: AtomicBool,
+    /// Whether the state may have matched calls.
+    pub(super) matches: AtomicBool,
     state: Mutex<State>,
     pub(super) freed: Condvar,
 }
@@ -195,6 +227,7 @@ impl Session {
             only_records,
             open: AtomicBool::new(false),
             runs: AtomicBool::new(false),
+            matches: AtomicBool::new(false),
             state: Mutex::default(),
             freed: Condvar::new(),
         })
@@ -238,7 +271,7 @@ impl Session {
     /// Opens it, or opens one block more.
     pub fn open(&self) {
         let first = {
-            let mut state = self.lock();
+            let mut state = self.lock_as_is();
             state.blocks += 1;
             !self.open.swap(true, Ordering::Relaxed)
         };
@@ -258,7 +291,7 @@ impl Session {
     /// The first failure that nobody was told yet.
     pub fn close(&self, ending: Ending) -> Result<()> {
         let is_last = {
-            let mut state = self.lock();
+            let mut state = self.lock_as_is();
             state.blocks = state.blocks.saturating_sub(1);
             state.blocks == 0
         };
@@ -287,7 +320,7 @@ impl Session {
                 "the pipeline's block was left before this tensor was computed",
             ))
         };
-        let (left, _copies): (Vec<Arc<Operation>>, Copies) = {
+        let (left, _copies, _sequences): (Vec<Arc<Operation>>, Copies, Vec<_>) = {
             let mut state = self.lock();
             if state.runner.is_some() {
                 // The running thread still uses them, and ends with them.
@@ -300,7 +333,8 @@ impl Session {
             (state.spared_bytes, state.counted) = (0, 0);
             state.readers.clear();
             state.oldest = None;
-            (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies))
+            let sequences = std::mem::take(&mut state.left);
+            (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies), sequences)
         };
         if left.is_empty() {
             return;
@@ -328,22 +362,23 @@ impl Session {
 
     /// Returns the number of operations that wait.
     pub fn pending_count(&self) -> usize {
-        self.lock().waiting.len()
+        let state = self.lock_as_is();
+        state.waiting.len() + state.matched.as_ref().map_or(0, Matched::len)
     }
 
     /// Returns the bytes that wait.
     pub fn pending_bytes(&self) -> u64 {
-        self.lock().pending_bytes
+        self.lock_as_is().pending_bytes
     }
 
     /// Returns what it has done.
     pub fn statistics(&self) -> Statistics {
-        self.lock().statistics
+        self.lock_as_is().statistics
     }
 
     /// Returns the last operation that failed.
     pub fn last_failure(&self) -> Option<Arc<Failure>> {
-        self.lock().last_failure.clone()
+        self.lock_as_is().last_failure.clone()
     }
 
     pub(super) fn share(&self) -> Arc<Session> {
@@ -356,13 +391,21 @@ impl Session {
         this
     }
 
+    /// Returns the state, in which all that was recorded and hasn't run waits as operations.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock_as_is();
+        self.leave_sequence(&mut state);
+        state
+    }
+
+    /// As [`Session::lock`], with matched calls as they are, for what doesn't look at operations.
+    pub(super) fn lock_as_is(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a call that runs at once.
     pub(super) fn note_at_once(&self, operator: &str, reason: &'static str) {
-        let mut state = self.lock();
+        let mut state = self.lock_as_is();
         state.statistics.at_once += 1;
         let known = state.at_once.iter_mut().find(|c| c.operator == operator && c.reason == reason);
         match known {
@@ -391,7 +434,7 @@ impl PendingSource for Session {
     }
 
     fn was_told(&self, error: &SharedError) {
-        self.lock().unreported.retain(|failure| !failure.error.is(error));
+        self.lock_as_is().unreported.retain(|failure| !failure.error.is(error));
     }
 }
 

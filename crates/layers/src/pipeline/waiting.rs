@@ -16,6 +16,20 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Returns an empty list whose first operation has this index.
+    pub(super) fn from(first: usize) -> Waiting {
+        Waiting { first, ..Waiting::default() }
+    }
+
+    /// Adds operations of higher indices.
+    pub(super) fn append(&mut self, mut later: Waiting) {
+        if later.count > 0 {
+            self.list.resize(later.first - self.first, None);
+            self.list.append(&mut later.list);
+            self.count += later.count;
+        }
+    }
+
     /// Returns the index of the next recorded operation.
     pub(super) fn next(&self) -> usize {
         self.first + self.list.len()

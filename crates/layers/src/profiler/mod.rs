@@ -49,8 +49,8 @@ use keyfold_dispatch::{CallContext, DispatchKey, Dispatcher, HostLock, Kernel, O
 use keyfold_tensor::{Value, ValueRef};
 
 pub use event::{Event, EventKind, Profile, TensorInfo};
-pub(crate) use range::range_with;
 pub use range::{OpenRange, RangeGuard, range};
+pub(crate) use range::{is_open, range_with};
 pub use session::{Attachment, Options, Recording, Session};
 pub use table::{Row, SortBy, Table, TableOptions};
 

@@ -14,6 +14,11 @@ pub fn range(name: &str) -> Option<RangeGuard> {
     Some(OpenRange::here(name)?.enter())
 }
 
+/// Returns whether a profile is open here.
+pub(crate) fn is_open() -> bool {
+    Scope::current().is_some()
+}
+
 /// As [`range`], of a name that is made only if a profile is open here.
 pub(crate) fn range_with(name: impl FnOnce() -> String) -> Option<RangeGuard> {
     let scope = Scope::current()?;

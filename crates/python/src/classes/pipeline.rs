@@ -162,6 +162,7 @@ impl PyPipeline {
         dict.set_item("fused", numbers.fused)?;
         dict.set_item("concurrent", numbers.concurrent)?;
         dict.set_item("planned", numbers.planned)?;
+        dict.set_item("recognised", numbers.recognised)?;
         dict.set_item("checked", numbers.checked)?;
         Ok(dict)
     }

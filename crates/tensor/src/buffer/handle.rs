@@ -74,7 +74,8 @@ impl BufferHandle {
             dtype,
             device: buffer.device(),
             read_only: buffer.is_read_only(),
-            len: buffer.byte_len() / dtype.size(),
+            // Sizes are powers of two, and a division costs as much as all else here.
+            len: buffer.byte_len() >> dtype.size().trailing_zeros(),
             owner: Owner::Shared(buffer),
         }
     }

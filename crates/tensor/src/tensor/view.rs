@@ -7,7 +7,7 @@ use std::sync::Arc;
 use keyfold_core::{Error, ErrorKind, Result, Shape, Strides, layout};
 
 use super::Tensor;
-use crate::buffer::HostBuffer;
+use crate::buffer::{BufferHandle, HostBuffer};
 use crate::device::copy_elements;
 
 impl Tensor {
@@ -295,6 +295,26 @@ impl Tensor {
         // SAFETY: the target is new, with room for every element, and row-major.
         unsafe { self.copy_elements_to(target, &strides)? };
         Ok(Tensor::whole(Arc::new(memory), self.shape.clone(), self.numel, self.dtype()))
+    }
+
+    /// Returns a copy of a view on the host whose strides are [of the same kind](layout::compact_strides), so
+    /// that kernels compute the same digits. It is contiguous where there are none.
+    ///
+    /// # Errors
+    /// As [`Tensor::copy`].
+    pub fn copy_compact(&self) -> Result<Tensor> {
+        let strides = layout::compact_strides(&self.shape, &self.strides);
+        let Some(strides) = strides.filter(|_| self.is_pinned()) else { return self.copy() };
+        let Some((low, high)) = layout::reach(&self.shape, &strides)? else { return self.copy() };
+        let (first, size) = (low.unsigned_abs(), self.dtype().size());
+        let elements = layout::numel(&[first + high as usize + 1], size)?;
+        let mut memory = HostBuffer::zeroed(elements * size)?;
+        // The first element isn't the one with the lowest address where a stride is negative.
+        let target = memory.as_bytes_mut()[first * size..].as_mut_ptr();
+        // SAFETY: the target is new, with room for every element that shape and strides reach.
+        unsafe { self.copy_elements_to(target, &strides)? };
+        let buffer = BufferHandle::aligned(Arc::new(memory), self.dtype());
+        Tensor::from_parts(buffer, self.shape.clone(), strides, first)
     }
 
     /// Writes the elements of `source`, broadcast to this shape, into this tensor's memory.

@@ -108,7 +108,7 @@ fn has_threads(backend: &dyn GpuBackend) -> bool {
 
 /// Returns whether operations are moved, as far as that isn't in their forms: plans differ for one thread and for
 /// several.
-pub(super) fn moves(operations: &[Arc<Operation>]) -> bool {
+pub(in crate::pipeline) fn moves(operations: &[Arc<Operation>]) -> bool {
     let long = operations.iter().find(|one| one.cost.nanoseconds().is_some());
     long.and_then(|one| backend_of(one)).is_some_and(|backend| has_threads(&*backend.0))
 }

@@ -5,14 +5,14 @@ use std::sync::{Arc, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{Dispatcher, Value as _};
-use keyfold_tensor::{Tensor, Value};
+use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::operand::{Argument, Operand};
 use super::{Constant, Recording, Step};
 use crate::pipeline::fusion::{self, Plan, Step as Planned, Tiled};
-use crate::pipeline::operation::{Operation, for_each_tensor};
+use crate::pipeline::operation::{Operation, for_each_tensor, is_one};
 use crate::pipeline::plan;
 use crate::pipeline::session::Session;
 
@@ -22,6 +22,8 @@ struct Known {
     /// The number of the memory, and the tensor that is all of it.
     memories: FxHashMap<usize, (usize, Tensor)>,
     count: usize,
+    /// The inputs that aren't placeholders: theirs are the first memories.
+    inputs: Vec<Tensor>,
     constants: Vec<Constant>,
 }
 
@@ -56,6 +58,9 @@ impl Known {
                     writable,
                 },
             });
+        }
+        if let Some(input) = self.inputs.iter().position(|input| is_one(input, tensor)) {
+            return Ok(Operand::Whole(input));
         }
         let constant = match tensor.completed()? {
             Some(done) => done,
@@ -120,6 +125,7 @@ impl Session {
 }
 
 impl Recording {
+    /// Records operations of placeholders.
     fn of(
         operations: Vec<Arc<Operation>>,
         plan: Arc<Plan>,
@@ -133,17 +139,53 @@ impl Recording {
             };
             known.add(std::ptr::from_ref(pending).addr(), input.clone());
         }
+        let written = written_inputs(&operations, inputs);
+        let recording = Recording::with(known, operations, plan, |known| {
+            outputs.iter().map(|output| known.operand(output)).collect()
+        })?;
+        Ok(Recording { inputs: inputs.to_vec(), written, ..recording })
+    }
+
+    /// Records operations of tensors, each of which is an input, that write to none of them. The outputs are all
+    /// of these memories.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Pipeline`] for an output that no operation makes.
+    pub(in crate::pipeline) fn of_calls(
+        operations: &[Arc<Operation>],
+        plan: &Arc<Plan>,
+        inputs: &[Tensor],
+        outputs: &[Arc<PendingBuffer>],
+    ) -> Result<Recording> {
+        let known = Known { count: inputs.len(), inputs: inputs.to_vec(), ..Known::default() };
+        let recording = Recording::with(known, operations.to_vec(), Arc::clone(plan), |known| {
+            let output = |memory: &Arc<PendingBuffer>| {
+                let made = known.memories.get(&Arc::as_ptr(memory).addr());
+                let made = made.map(|(number, _)| Operand::Whole(*number));
+                made.ok_or_else(|| Error::new(ErrorKind::Pipeline, "no operation makes an output"))
+            };
+            outputs.iter().map(output).collect()
+        })?;
+        debug_assert!(recording.constants.is_empty(), "tensors are inputs or results");
+        Ok(recording)
+    }
+
+    /// Records operations with what is known of their memories.
+    fn with(
+        mut known: Known,
+        operations: Vec<Arc<Operation>>,
+        plan: Arc<Plan>,
+        outputs: impl FnOnce(&mut Known) -> Result<Vec<Operand>>,
+    ) -> Result<Recording> {
         let results = results_of(&operations, &mut known)?;
         let steps = plan.steps.iter().enumerate();
         let steps = steps.map(|(at, step)| step_of(at, step, &operations, &results, &mut known));
         let mut steps = steps.collect::<Result<Vec<Step>>>()?;
-        let outputs =
-            outputs.iter().map(|output| known.operand(output)).collect::<Result<Vec<_>>>()?;
+        let outputs = outputs(&mut known)?;
         note_last_uses(&mut steps, &outputs, known.count);
-        let written = written_inputs(&operations, inputs);
         let dispatchers = dispatchers_of(&operations)?;
         let Known { constants, count: memories, .. } = known;
-        let inputs = inputs.to_vec();
+        let (inputs, written, tiled) = (Vec::new(), Vec::new(), AtomicUsize::new(0));
         Ok(Recording {
             inputs,
             operations,
@@ -154,7 +196,7 @@ impl Recording {
             written,
             memories,
             dispatchers,
-            tiled: AtomicUsize::new(0),
+            tiled,
         })
     }
 }

@@ -34,7 +34,7 @@ use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, ValueRef, overlap};
 use smallvec::SmallVec;
 
-use super::fusion::{CallArgs, Group, Plan, Step as Planned};
+use super::fusion::{self, CallArgs, Group, Plan, Step as Planned};
 use super::host::{Watch, is_interrupt};
 use super::operation::Operation;
 use super::session::{Options, Session};
@@ -199,6 +199,11 @@ impl Recording {
             !constant.held || constant.tensor.buffer().shares() > constant.references
         };
         self.dispatchers.iter().all(registered) && self.constants.iter().all(same)
+    }
+
+    /// Returns whether operations would be moved among threads today.
+    pub(super) fn moves(&self) -> bool {
+        fusion::moves(&self.operations)
     }
 
     /// Returns the number of operations that are computed, and of the steps that do.

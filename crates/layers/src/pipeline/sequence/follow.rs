@@ -1,0 +1,249 @@
+//! Comparing calls with those of a sequence.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use keyfold_core::Result;
+use keyfold_dispatch::{CallContext, DispatchKey};
+use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
+
+use super::{Call, Input, Matched, Sequence, Source, table};
+use crate::pipeline::copies::{bytes_of, copy_of};
+use crate::pipeline::host::Site;
+use crate::pipeline::known::{CallForm, Key};
+use crate::pipeline::operation::{for_each_tensor, memory_id};
+use crate::pipeline::record::Results;
+use crate::pipeline::session::{Session, State};
+
+/// A copy of another library's array, and its place among the tensors of the arguments.
+type Copy = (usize, Tensor);
+
+/// Why a call isn't the next one of a sequence.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Other {
+    Call,
+    /// It may be, where the other library's memory that it reads is copied.
+    LentMemory,
+}
+
+impl Session {
+    /// Begins to compare calls, if nothing waits and a sequence begins with a call of this form.
+    pub(in crate::pipeline) fn begin_sequence(&self, state: &mut State, form: &CallForm) -> bool {
+        if !state.is_idle() || self.only_records || self.options.check.is_some() {
+            return false;
+        }
+        let Some(sequence) = table::beginning_with(form) else { return false };
+        let first = state.waiting.next();
+        state.matched = Some(Matched::new(sequence, first));
+        self.matches.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Records a call as the next one of a sequence; `None` if the program isn't in one, or leaves it. `copied` is
+    /// the number of bytes of copies that were made of arguments before.
+    pub(in crate::pipeline) fn follow_sequence(
+        &self,
+        key: &Key,
+        context: &CallContext<'_, Value>,
+        args: &[ValueRef<'_>],
+        copied: u64,
+        site: impl FnOnce() -> Option<Site>,
+    ) -> Option<Result<Value>> {
+        if !self.matches.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut state = self.lock_as_is();
+        match state.matched.as_mut()?.follow(key, context, args, &[], copied) {
+            Ok(()) => {}
+            Err(Other::Call) => return None,
+            Err(Other::LentMemory) => {
+                // Without the lock, since copying takes time.
+                drop(state);
+                let (copies, copied) = copies_of(self, args)?;
+                state = self.lock_as_is();
+                state.matched.as_mut()?.follow(key, context, args, &copies, copied).ok()?;
+            }
+        }
+        let matched = state.matched.as_mut()?;
+        let (at, index) = (matched.len(), matched.first + matched.len());
+        let Matched { sequence, results, copied, .. } = matched;
+        let form = &sequence.calls[at].form;
+        let keep = |memory| results.push(memory);
+        let bytes = copied.last().filter(|(call, _)| *call == at).map_or(0, |(_, bytes)| *bytes);
+        let mut results = Results { session: self, index, device: form.device, keep, bytes };
+        let value = results.value(form);
+        // Looked at in place, since values are large.
+        let Ok(_) = &value else { return Some(value) };
+        let bytes = results.bytes;
+        matched.sites.push(site());
+        matched.bytes += bytes;
+        let len = matched.len();
+        state.pending_bytes += bytes;
+        state.statistics.recorded += 1;
+        self.start_clock(&mut state);
+        let mut is_full = len >= self.options.max_ops;
+        if state.pending_bytes >= self.options.max_pending_bytes {
+            drop(state);
+            is_full |= self.lock().has_bytes_of(&self.options);
+        } else {
+            drop(state);
+        }
+        if is_full && let Err(error) = self.run_all() {
+            return Some(Err(error));
+        }
+        Some(value)
+    }
+}
+
+/// Copies other libraries' arrays among the arguments. Returns the copies, and the bytes of those that were made
+/// now; `None` if one can't be copied.
+fn copies_of(session: &Session, args: &[ValueRef<'_>]) -> Option<(Vec<Copy>, u64)> {
+    let (mut place, mut bytes, mut copies) = (0, 0, Some(Vec::new()));
+    for arg in args {
+        for_each_tensor(*arg, &mut |tensor| {
+            if tensor.buffer().is_lent() {
+                match (copy_of(session, tensor), &mut copies) {
+                    (Ok((copy, is_new)), Some(copies)) => {
+                        bytes += if is_new { bytes_of(&copy) } else { 0 };
+                        copies.push((place, copy));
+                    }
+                    _ => copies = None,
+                }
+            }
+            place += 1;
+        });
+    }
+    copies.map(|copies| (copies, bytes))
+}
+
+impl Matched {
+    fn new(sequence: Arc<Sequence>, first: usize) -> Matched {
+        let count = sequence.calls.len();
+        Matched {
+            tried: Vec::new(),
+            first,
+            inputs: Vec::new(),
+            results: Vec::with_capacity(sequence.results.len()),
+            sites: Vec::with_capacity(count),
+            copied: Vec::new(),
+            bytes: 0,
+            sequence,
+        }
+    }
+
+    /// Adds the inputs of a call, if it is the next one of the sequence, or of another one that agrees so far,
+    /// which takes its place. `copied` is the number of bytes of copies that were made for it.
+    fn follow(
+        &mut self,
+        key: &Key,
+        context: &CallContext<'_, Value>,
+        args: &[ValueRef<'_>],
+        copies: &[Copy],
+        copied: u64,
+    ) -> Result<(), Other> {
+        let at = self.len();
+        let is_it = |sequence: &Sequence| {
+            sequence.calls.get(at).is_some_and(|call| is_call(call, key, context))
+        };
+        let Matched { inputs, results, .. } = self;
+        let mut tensors = Tensors { inputs, results, copies, have_lent: false };
+        if !is_it(&self.sequence) || !tensors.are_of(&self.sequence.calls[at], args) {
+            let reads = |sequence: &Sequence| tensors.are_of(&sequence.calls[at], args);
+            let Some(other) = table::instead_of((&self.sequence, at), is_it, reads) else {
+                return Err(if tensors.have_lent { Other::LentMemory } else { Other::Call });
+            };
+            self.change(other);
+        }
+        if copied > 0 {
+            self.copied.push((at, copied));
+        }
+        Ok(())
+    }
+
+    /// Returns whether somebody can read the results that a sequence says.
+    pub(super) fn are_held(&self, held: &[bool]) -> bool {
+        let is_held = |memory: &Option<Weak<PendingBuffer>>| {
+            memory.as_ref().is_some_and(|memory| memory.strong_count() > 0)
+        };
+        self.results.len() == held.len()
+            && self.results.iter().zip(held).all(|(memory, held)| is_held(memory) == *held)
+    }
+}
+
+/// What the tensors of a call's arguments are compared with.
+struct Tensors<'m> {
+    inputs: &'m mut Vec<Input>,
+    results: &'m [Option<Weak<PendingBuffer>>],
+    copies: &'m [Copy],
+    /// Whether one is another library's memory, of which there is no copy yet.
+    have_lent: bool,
+}
+
+impl Tensors<'_> {
+    /// Returns whether they are those of a call of a sequence; adds inputs that are new.
+    fn are_of(&mut self, call: &Call, args: &[ValueRef<'_>]) -> bool {
+        let known = self.inputs.len();
+        let (mut place, mut all) = (0, true);
+        for arg in args {
+            for_each_tensor(*arg, &mut |tensor| {
+                all = all
+                    && call.tensors.get(place).is_some_and(|source| match *source {
+                        Source::Result { number, offset } => self.is_result(number, offset, tensor),
+                        Source::Input(number) => self.is_input(number, tensor, place),
+                    });
+                place += 1;
+            });
+        }
+        let all = all && place == call.tensors.len();
+        if !all {
+            self.inputs.truncate(known);
+        }
+        all
+    }
+
+    fn is_result(&self, number: usize, offset: usize, tensor: &Tensor) -> bool {
+        let Some(Some(memory)) = self.results.get(number) else { return false };
+        let pending = tensor.pending_buffer();
+        pending.is_some_and(|pending| std::ptr::eq(memory.as_ptr(), pending))
+            && tensor.offset() == offset
+    }
+
+    /// Returns whether a tensor, or the copy that is read instead, is an input; adds one that is new.
+    fn is_input(&mut self, number: usize, tensor: &Tensor, place: usize) -> bool {
+        if tensor.pending_buffer().is_some_and(|pending| pending.filled().is_none()) {
+            return false;
+        }
+        let copy = match tensor.buffer().is_lent() {
+            true => match self.copies.iter().find(|(at, ..)| *at == place) {
+                Some(copy) => Some(copy),
+                None => {
+                    self.have_lent = true;
+                    return false;
+                }
+            },
+            false => None,
+        };
+        let tensor = copy.map_or(tensor, |(_, copy)| copy);
+        if let Some(known) = self.inputs.get(number) {
+            let (own, other) = (known.tensor.buffer(), tensor.buffer());
+            return (own.shares_with(other) || known.memory == memory_id(tensor))
+                && known.tensor.offset() == tensor.offset()
+                && known.version == tensor.version();
+        }
+        let own = match tensor.completed() {
+            Ok(Some(done)) => done,
+            Ok(None) => tensor.clone(),
+            Err(_) => return false,
+        };
+        let (memory, version) = (memory_id(&own), own.version());
+        self.inputs.push(Input { tensor: own, memory, version });
+        number + 1 == self.inputs.len()
+    }
+}
+
+/// Returns whether a call is of the form, and in the context, of one of a sequence.
+fn is_call(call: &Call, key: &Key, context: &CallContext<'_, Value>) -> bool {
+    key.words() == &*call.form.key
+        && context.keyset().remove(DispatchKey::Deferred) == call.keyset
+        && call.context.is_current_without::<Session>()
+}

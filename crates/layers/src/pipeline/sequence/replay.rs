@@ -1,0 +1,222 @@
+//! What becomes of the calls that a program had in common with a sequence: they are replayed, or made operations.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use keyfold_core::{Error, ErrorKind, Result, SharedError};
+use keyfold_dispatch::DispatchKey;
+use keyfold_tensor::{PendingBuffer, Tensor, Value};
+use smallvec::SmallVec;
+
+use super::{Argument, Input, Matched, Sequence, Source, View, table};
+use crate::pipeline::host;
+use crate::pipeline::known::CallForm;
+use crate::pipeline::operation::{Operation, Slot, owning};
+use crate::pipeline::session::{Session, State};
+use crate::pipeline::waiting::Waiting;
+use crate::profiler;
+
+impl Session {
+    /// Computes the calls of a sequence, if a program has made all of them, and nothing else. `None` if what waits
+    /// has to run as operations.
+    ///
+    /// # Errors
+    /// An interrupt, after which they wait as operations.
+    pub(in crate::pipeline) fn replay_sequence(&self) -> Option<Result<()>> {
+        if !self.matches.load(Ordering::Relaxed) || profiler::is_open() {
+            return None;
+        }
+        let (matched, turn) = {
+            let mut state = self.lock_as_is();
+            let state = &mut *state;
+            if state.runner.is_some() || !state.matched.as_mut().is_some_and(Matched::is_complete) {
+                return None;
+            }
+            let matched = state.matched.take()?;
+            self.matches.store(false, Ordering::Relaxed);
+            // Calls of other threads have later indices, if these become operations yet.
+            state.waiting.first = matched.first + matched.len();
+            (matched, self.begin_turn(state))
+        };
+        let Err(error) = matched.compute() else {
+            let statistics = matched.sequence.statistics;
+            let mut state = self.lock_as_is();
+            state.statistics = state.statistics.combine(statistics, u64::wrapping_add);
+            state.statistics.recognised += 1;
+            state.pending_bytes = state.pending_bytes.saturating_sub(matched.bytes);
+            state.note_ran();
+            drop(state);
+            table::note_replay(&matched.sequence);
+            // Without the lock, since large memory is given back.
+            drop(matched);
+            drop(turn);
+            return Some(Ok(()));
+        };
+        {
+            let mut state = self.lock_as_is();
+            let later = std::mem::replace(&mut state.waiting, Waiting::from(matched.first));
+            matched.become_operations(self, &mut state);
+            state.waiting.append(later);
+        }
+        drop(turn);
+        // An error of an operation is found, and told, by running it as one.
+        host::is_interrupt(&error).then_some(Err(error))
+    }
+
+    /// Makes the calls that a program had in common with a sequence operations that wait.
+    pub(in crate::pipeline) fn leave_sequence(&self, state: &mut State) {
+        if let Some(matched) = state.matched.take() {
+            self.matches.store(false, Ordering::Relaxed);
+            matched.sequence.left.fetch_add(1, Ordering::Relaxed);
+            matched.become_operations(self, state);
+        }
+    }
+}
+
+impl Matched {
+    /// Returns whether the program is the sequence's, or that of another one that agrees, which takes its place:
+    /// the calls, what is held of the results, and the inputs as they were.
+    fn is_complete(&mut self) -> bool {
+        let is_as_long = |sequence: &Sequence| sequence.calls.len() == self.len();
+        let fits = |sequence: &Sequence| {
+            is_as_long(sequence)
+                && !sequence.is_outdated()
+                && sequence.moves == sequence.recording.moves()
+                && self.are_held(&sequence.held)
+        };
+        if !fits(&self.sequence) {
+            let so_far = (&self.sequence, self.len());
+            let Some(other) = table::instead_of(so_far, is_as_long, fits) else {
+                return false;
+            };
+            self.change(other);
+        }
+        self.inputs.iter().all(|input| input.tensor.version() == input.version)
+    }
+
+    /// Computes the results that are held, and fills their memory.
+    fn compute(&self) -> Result<()> {
+        let sequence = &self.sequence;
+        let inputs: Vec<Tensor> = self.inputs.iter().map(|input| input.tensor.clone()).collect();
+        let computed = sequence.recording.replay(&inputs)?;
+        drop(inputs);
+        let held = self.results.iter().zip(&sequence.held).filter(|(_, held)| **held);
+        for ((memory, _), computed) in held.zip(computed) {
+            let Some(memory) = memory.as_ref().and_then(|memory| memory.upgrade()) else {
+                continue;
+            };
+            match stage(&memory, computed) {
+                Ok(()) => memory.fill(),
+                Err(error) => memory.fail(SharedError::new(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an operation for each call.
+    fn become_operations(self, session: &Session, state: &mut State) {
+        let Matched { sequence, first, inputs, results, sites, tried, copied, .. } = self;
+        let mut memories: Vec<Option<Arc<PendingBuffer>>> = Vec::with_capacity(results.len());
+        for (at, (call, site)) in sequence.calls.iter().zip(sites).enumerate() {
+            let (index, form) = (first + at, &call.form);
+            let remade = Remade { sequence: &sequence, inputs: &inputs, memories: &memories };
+            let args: Vec<Value> = call.args.iter().map(|arg| remade.argument(arg)).collect();
+            let versions = call.tensors.iter().filter_map(|source| match source {
+                Source::Input(number) => Some(inputs[*number].version),
+                Source::Result { .. } => None,
+            });
+            let versions = versions.collect();
+            let copied = copied.iter().find(|(call, _)| *call == at);
+            let mut bytes = copied.map_or(0, |(_, bytes)| *bytes);
+            let mut slots: SmallVec<[Option<Slot>; 1]> = SmallVec::new();
+            for form in &form.forms {
+                let memory = results[memories.len()].as_ref().zip(form.as_ref());
+                let memory = memory.map(|(memory, form)| {
+                    let size = form.shape.iter().product::<usize>() * form.dtype.size();
+                    bytes += size as u64;
+                    // Only calls read a result that nobody holds.
+                    let memory = memory.upgrade().unwrap_or_else(|| {
+                        let device = call.form.device;
+                        let new = PendingBuffer::new(device, size, session.as_source());
+                        new.set_writer(index);
+                        Arc::new(new)
+                    });
+                    slots.push(Some(Slot::new(Arc::downgrade(&memory), form)));
+                    memory
+                });
+                if memory.is_none() {
+                    slots.push(None);
+                }
+                memories.push(memory);
+            }
+            let operation = Operation {
+                index,
+                operator: Arc::clone(&call.operator),
+                keyset: call.keyset,
+                context: Arc::clone(&call.context),
+                site,
+                stream: None,
+                after: state.order(session, index, form, &args),
+                form: Arc::clone(form),
+                args: Mutex::new(args),
+                versions,
+                results: slots,
+                bytes,
+            };
+            state.waiting.push(Arc::new(operation));
+        }
+        state.left.extend(tried);
+        state.left.push(sequence);
+    }
+}
+
+/// Stores a result as the memory of a pending tensor.
+fn stage(memory: &PendingBuffer, result: Tensor) -> Result<()> {
+    match owning(result)?.into_buffer().into_shared() {
+        Some(computed) => memory.stage(computed),
+        None => Err(Error::new(ErrorKind::Return, "a result is memory of another library")),
+    }
+}
+
+/// The tensors of calls that become operations.
+struct Remade<'m> {
+    sequence: &'m Sequence,
+    inputs: &'m [Input],
+    memories: &'m [Option<Arc<PendingBuffer>>],
+}
+
+impl Remade<'_> {
+    fn argument(&self, arg: &Argument) -> Value {
+        match arg {
+            Argument::Tensor(Source::Input(number), _) => {
+                Value::Tensor(self.inputs[*number].tensor.clone())
+            }
+            Argument::Tensor(Source::Result { number, offset }, view) => {
+                Value::Tensor(self.result(*number, *offset, view.as_deref()))
+            }
+            Argument::List(items) => {
+                Value::List(items.iter().map(|item| self.argument(item)).collect())
+            }
+            Argument::Value(value) => (**value).clone(),
+        }
+    }
+
+    fn result(&self, number: usize, offset: usize, view: Option<&View>) -> Tensor {
+        let (call, place) = self.sequence.results[number];
+        let form: &CallForm = &self.sequence.calls[call].form;
+        let made = form.forms[place].as_ref().zip(self.memories[number].clone());
+        let made = made.map(|(form, memory)| {
+            let whole =
+                Tensor::pending(memory, form.shape.clone(), form.strides.clone(), form.dtype)?;
+            let Some(View { shape, strides, is_writable }) = view else { return Ok(whole) };
+            let buffer = whole.into_buffer();
+            let view = Tensor::from_parts(buffer, shape.clone(), strides.clone(), offset)?;
+            view.insert_key(DispatchKey::Deferred)?;
+            Ok::<Tensor, Error>(if *is_writable { view } else { view.into_read_only() })
+        });
+        match made {
+            Some(Ok(tensor)) => tensor,
+            _ => unreachable!("calls had this tensor before"),
+        }
+    }
+}

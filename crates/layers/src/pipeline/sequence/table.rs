@@ -1,0 +1,163 @@
+//! The sequences that are known, in all pipelines of the process, by the form of their first call.
+
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustc_hash::FxHasher;
+
+use super::Sequence;
+use crate::pipeline::known::CallForm;
+
+/// The number of entries. The address of the first form chooses one.
+const ENTRIES: usize = 64;
+
+/// The most sequences that begin alike.
+const ALIKE: usize = 8;
+
+/// The number of programs that leave a sequence, after which it isn't tried again.
+const MOST_LEFT: u32 = 8;
+
+/// The most sequences that are learned without one being replayed: numbers of programs may be others each time.
+const CREDIT: u32 = 16;
+
+/// What the last flush was that began with a call of some form. Equal ones are probably one program's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    first: u64,
+    last: u64,
+    len: usize,
+}
+
+impl Look {
+    pub(super) fn new(first: &CallForm, last: &CallForm, len: usize) -> Look {
+        Look { first: sign(first), last: sign(last), len }
+    }
+}
+
+/// Returns a number that equal forms have in common, and others rarely.
+fn sign(form: &CallForm) -> u64 {
+    let mut hasher = FxHasher::default();
+    form.key.hash(&mut hasher);
+    hasher.finish()
+}
+
+struct Entry {
+    seen: Look,
+    credit: u32,
+    sequences: Vec<Arc<Sequence>>,
+}
+
+static KNOWN: Mutex<Vec<Option<Entry>>> = Mutex::new(Vec::new());
+
+/// While another thread looks, nothing is known.
+fn known() -> Option<MutexGuard<'static, Vec<Option<Entry>>>> {
+    KNOWN.try_lock().ok()
+}
+
+fn place(first: u64) -> usize {
+    (first >> 32) as usize % ENTRIES
+}
+
+/// Notes a flush of this look. Returns whether it is the second one in a row, whose calls may be learned, and
+/// sequences that aren't known any more, to be dropped without a lock.
+pub(super) fn look_again(look: Look) -> (bool, Vec<Arc<Sequence>>) {
+    let Some(mut known) = known() else { return (false, Vec::new()) };
+    known.resize_with(ENTRIES, || None);
+    let entry = &mut known[place(look.first)];
+    match entry {
+        Some(entry) if entry.seen == look => (entry.credit > 0, Vec::new()),
+        Some(entry) if entry.seen.first == look.first => {
+            entry.seen = look;
+            (false, Vec::new())
+        }
+        _ => {
+            let old = entry.replace(Entry { seen: look, credit: CREDIT, sequences: Vec::new() });
+            (false, old.map_or(Vec::new(), |old| old.sequences))
+        }
+    }
+}
+
+/// Adds a sequence, in place of the one that was used least recently if there are many.
+pub(super) fn keep(sequence: Sequence) {
+    let Some(first) = sequence.first() else { return };
+    let mut old = Vec::new();
+    if let Some(mut known) = known()
+        && let Some(Some(entry)) = known.get_mut(place(first))
+        && entry.seen.first == first
+    {
+        entry.credit = entry.credit.saturating_sub(1);
+        old.extend(entry.sequences.extract_if(.., |one| one.is_outdated()));
+        if entry.sequences.len() == ALIKE {
+            old.extend(entry.sequences.pop());
+        }
+        entry.sequences.insert(0, Arc::new(sequence));
+    }
+    // Without the lock: a kernel's destructor may run any code.
+    drop(old);
+}
+
+/// Returns a sequence that begins with a call of this form.
+pub(super) fn beginning_with(form: &CallForm) -> Option<Arc<Sequence>> {
+    let first = sign(form);
+    let known = known()?;
+    let entry = known.get(place(first))?.as_ref().filter(|entry| entry.seen.first == first)?;
+    entry.sequences.iter().find(|one| !one.is_outdated()).cloned()
+}
+
+/// Returns another sequence that agrees with the first calls of one. `may_fit` is asked before its calls are compared,
+/// and `fits` afterwards.
+pub(super) fn instead_of(
+    (sequence, count): (&Arc<Sequence>, usize),
+    may_fit: impl Fn(&Sequence) -> bool,
+    mut fits: impl FnMut(&Sequence) -> bool,
+) -> Option<Arc<Sequence>> {
+    let first = sequence.first()?;
+    let known = known()?;
+    let entry = known.get(place(first))?.as_ref().filter(|entry| entry.seen.first == first)?;
+    let agrees = |one: &&Arc<Sequence>| {
+        !Arc::ptr_eq(one, sequence)
+            && may_fit(one)
+            && !one.is_outdated()
+            && one.agrees(sequence, count)
+            && fits(one)
+    };
+    entry.sequences.iter().find(agrees).cloned()
+}
+
+/// Notes that a sequence was replayed: it is the first to be tried.
+pub(super) fn note_replay(sequence: &Arc<Sequence>) {
+    sequence.left.store(0, Ordering::Relaxed);
+    if let Some(first) = sequence.first()
+        && let Some(mut known) = known()
+        && let Some(Some(entry)) = known.get_mut(place(first))
+        && let Some(at) = entry.sequences.iter().position(|one| Arc::ptr_eq(one, sequence))
+    {
+        entry.credit = CREDIT;
+        entry.sequences[..=at].rotate_right(1);
+    }
+}
+
+impl Sequence {
+    fn first(&self) -> Option<u64> {
+        self.calls.first().map(|call| sign(&call.form))
+    }
+
+    /// Returns whether it isn't tried any more: programs leave it, or kernels were registered since.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.left.load(Ordering::Relaxed) >= MOST_LEFT || !self.recording.is_current()
+    }
+
+    /// Returns whether the first `count` calls are those of another sequence.
+    fn agrees(&self, other: &Sequence, count: usize) -> bool {
+        let (Some(own), Some(others)) = (self.calls.get(..count), other.calls.get(..count)) else {
+            return false;
+        };
+        own.iter().zip(others).all(|(own, other)| {
+            own.form.key == other.form.key
+                && own.tensors == other.tensors
+                && own.keyset == other.keyset
+                && own.context.is_same(&other.context)
+        })
+    }
+}

@@ -1,0 +1,171 @@
+"""Programs that pipelines recognise call by call: the numbers of eager calls in every case."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyfold as kf
+from tests.helpers.programs import STEPS, flush_or_read, run, same
+
+# What draws random numbers or writes in place isn't recognised; "add in place" stands for it.
+PURE = sorted(set(STEPS) - {"random", "dropout", "assign a number", "assign a tensor"})
+
+step = st.tuples(st.sampled_from(PURE), st.integers(0, 50), st.integers(0, 50), st.booleans())
+
+
+def times_recognised(steps, eager=None):
+    """Run a program in a pipeline, compare it with an eager run, and count what was recognised."""
+    eager, errors = eager or run(steps, None)
+    with kf.pipeline() as pipe:
+        deferred, found = run(steps, flush_or_read)
+    assert found == errors
+    assert pipe.pending_count() == 0
+    assert pipe.stats()["failed"] == 0
+    for at, (a, b) in enumerate(zip(eager, deferred, strict=True)):
+        assert same(a, b), at
+    return pipe.stats()["recognised"]
+
+
+def test_programs_that_repeat_and_then_go_another_way_compute_the_bits_of_eager_calls():
+    recognised = 0
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.lists(step, min_size=1, max_size=30), step, st.integers(0, 50))
+    def check(steps, other, place):
+        nonlocal recognised
+        eager = run(steps, None)
+        recognised += sum(times_recognised(steps, eager) for _ in range(4))
+        place %= len(steps)
+        for changed in (
+            [*steps[:place], other, *steps[place + 1 :]],
+            steps[:place],
+            [*steps, other],
+        ):
+            if changed:
+                times_recognised(changed)
+        recognised += times_recognised(steps, eager)
+
+    check()
+    assert recognised > 500
+
+
+def learned(function, *arguments, times=3):
+    """Call a function in pipelines until its program is known; return what it gives eagerly."""
+    for _ in range(times):
+        with kf.pipeline():
+            result = function(*arguments)
+        del result
+    return function(*arguments)
+
+
+def test_arrays_of_numpy_are_read_as_they_were_when_the_call_was_made():
+    a = np.arange(6.0).reshape(2, 3)
+
+    def program(x):
+        return kf.exp(kf.asarray(x) * 0.5) + x
+
+    expected = np.array(learned(program, a))
+    with kf.pipeline() as pipe:
+        y = program(a)
+        a[:] = 7.0
+    assert pipe.stats()["recognised"] == 1
+    assert np.array_equal(y.numpy(), expected)
+    with kf.pipeline() as pipe:
+        y = kf.exp(kf.asarray(a) * 0.5)
+        a[:] = 1.0
+        z = y + a
+    assert np.array_equal(z.numpy(), np.exp(np.full((2, 3), 7.0) * 0.5) + 1.0)
+
+
+def test_gradients_of_a_training_step_are_recognised():
+    rng = np.random.default_rng(0)
+    x, w = (kf.asarray(rng.standard_normal(s), copy=True) for s in ((5, 3), (3, 2)))
+    w.requires_grad_()
+
+    def gradient():
+        w.grad = None
+        loss = kf.mean(kf.tanh(x @ w) ** 2)
+        loss.backward()
+        return loss, w.grad
+
+    expected = [kf.Tensor.numpy(t.detach()).copy() for t in gradient()]
+    counts = []
+    for _ in range(5):
+        with kf.pipeline() as pipe:
+            found = gradient()
+        counts.append(pipe.stats()["recognised"])
+        assert [t.detach().numpy().tolist() for t in found] == [t.tolist() for t in expected]
+    assert counts == [0, 0, 1, 1, 1]
+
+
+def test_the_plan_of_a_recognised_program_shows_its_calls_and_lines():
+    x = kf.asarray(np.ones((4, 9)), copy=True)
+
+    def program():
+        return kf.exp(x) * 2.0
+
+    learned(program)
+    with kf.pipeline() as pipe:
+        y = program()
+        shown = str(pipe.explain())
+    assert "aten::exp" in shown
+    assert "test_pipeline_recognised.py" in shown
+    assert y.numpy()[0, 0] == np.exp(1.0) * 2.0
+
+
+def test_a_failure_names_the_line_of_this_time():
+    def program(x):
+        return kf.linalg.cholesky(x + 0.0) * 2.0
+
+    regular, singular = kf.asarray(np.eye(3), copy=True), kf.zeros((3, 3), dtype="float64")
+    learned(program, regular)
+    with kf.pipeline() as pipe:
+        result = program(regular)
+    assert pipe.stats()["recognised"] == 1
+    with pytest.raises(kf.Error, match="cholesky") as caught, kf.pipeline():
+        result = program(singular)
+    assert not result.is_pending
+    assert "test_pipeline_recognised.py" in str(caught.value)
+
+
+def test_a_profile_shows_the_steps_of_a_recognised_program():
+    x = kf.asarray(np.ones((4, 10)), copy=True)
+
+    def program():
+        return kf.exp(x) * 2.0
+
+    learned(program)
+    with kf.profile() as profile, kf.pipeline():
+        program_result = program()
+    assert program_result.shape == (4, 10)
+    assert "in one pass" in str(profile.table())
+
+
+def test_threads_with_pipelines_of_their_own_recognise_one_program():
+    inputs = [kf.asarray(np.full((3, 8), float(at)), copy=True) for at in range(8)]
+
+    def program(x):
+        y = x
+        for _ in range(5):
+            y = kf.tanh(y + x) * 0.5
+        return y
+
+    expected = [program(x).numpy().copy() for x in inputs]
+    wrong = []
+
+    def work(at):
+        for _ in range(50):
+            with kf.pipeline():
+                y = program(inputs[at])
+            if not np.array_equal(y.numpy(), expected[at]):
+                wrong.append(at)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
