@@ -134,16 +134,37 @@ def entries(ptx):
     return re.findall(rb"\.visible \.entry (\w+)\(", ptx)
 
 
+def chosen(group, number, layout):
+    """The expressions that a group's dtype, by its number, is compiled with.
+
+    A layout changes how elements are found, not what is computed of them: with strides a dtype has
+    all expressions that read elements by their places, and takes turns with the group's others in
+    the rest. Where all were compiled with strides, it took 40 s.
+    """
+    dtypes, texts = GROUPS[group]
+    turns = 4
+    if layout == "contiguous" or len(dtypes) < turns:
+        return texts
+    return [text for at, text in enumerate(texts) if text in PLACES or at % turns == number % turns]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_expression_has_its_turn_with_strides(group):
+    dtypes, texts = GROUPS[group]
+    taken = {text for number in range(len(dtypes)) for text in chosen(group, number, "strided")}
+    assert taken == set(texts)
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "strided"])
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_expression_compiles_for_every_dtype_and_layout(nvrtc, group, layout):
+def test_expressions_compile_for_every_dtype_and_layout(nvrtc, group, layout):
     dtypes, texts = GROUPS[group]
     count, start = 0, time.perf_counter()
     for number, dtype in enumerate(dtypes):
         # The text knows nothing of the target: each dtype is compiled for one of them in turn, and
         # for another one where the layout is another.
         target = TARGETS[(number + (layout == "strided")) % len(TARGETS)]
-        kernels = {f"{dtype}_{at}": text for at, text in enumerate(texts)}
+        kernels = {f"{dtype}_{at}": text for at, text in enumerate(chosen(group, number, layout))}
         # Many in one program: shared functions are there once, behind guards.
         program = "".join(
             emit(text, dtype, layout=layout, name=name) for name, text in kernels.items()
@@ -158,10 +179,9 @@ def test_every_expression_compiles_for_every_dtype_and_layout(nvrtc, group, layo
             assert all(f".text.{name}\0".encode() in code for name in kernels)
         count += len(kernels)
     print(
-        f"NVRTC {nvrtc.version}: {count} kernels: {len(texts)} expressions, {len(dtypes)} dtypes, "
-        f"{layout}, in {time.perf_counter() - start:.1f} s"
+        f"NVRTC {nvrtc.version}: {count} kernels of {len(texts)} expressions and {len(dtypes)} "
+        f"dtypes, {layout}, in {time.perf_counter() - start:.1f} s"
     )
-    assert count == len(texts) * len(dtypes)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "strided"])
