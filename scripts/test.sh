@@ -3,9 +3,10 @@
 #
 #   scripts/test.sh [lint|rust|python|wheel|loom|fuzz]...     all of them by default
 #
-# On two cores. The extension is built beside the lints and tests in Rust, and the parts behind `python`
-# run beside it: a process of tests uses one core most of the time. What ran beside is printed at the end,
-# and ends with this script.
+# On two cores. The extension is built beside the lints and the compilation of the Rust tests. Then there
+# are two lanes, since a process of tests uses one core most of the time. Here run the Rust tests, then
+# `wheel`, `loom` and `fuzz`; beside them runs `python`, then the same parts from the last one on, until
+# the lanes meet. What ran beside is printed at the end, and ends with this script.
 #
 # What can't be checked on this machine is named at the end; it never passes silently. Random inputs
 # are the same in each run: a failure is one of the commit. scripts/explore.sh looks for new ones.
@@ -14,20 +15,20 @@ set -eu
 cd "$ROOT"
 
 parts=${*:-lint rust python wheel loom fuzz}
-left_out=''
 extension_job=''
-rest=''
-rest_job=''
+beside_job=''
+# What both lanes know: which parts were taken, what was left out, whether the lane beside failed.
+state=$(mktemp -d)
 end_jobs() {
-    for job in $extension_job $rest_job; do
+    for job in $extension_job $beside_job; do
         end_tree "$job"
     done
+    rm -rf "$state"
 }
 trap end_jobs EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-leave_out() { left_out="$left_out
-  $*"; }
+leave_out() { printf '  %s\n' "$*" >>"$state/left_out"; }
 
 has_cargo_tool() { "$CARGO" "$1" --version >/dev/null 2>&1; }
 
@@ -65,6 +66,7 @@ check_rust() {
     start_extension
     step "building the Rust tests"
     "$CARGO" test --workspace --exclude keyfold-python --exclude keyfold-extension --no-run
+    start_beside
     step "cargo test"
     PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" "$CARGO" test --workspace --exclude keyfold-python \
         --exclude keyfold-extension
@@ -85,24 +87,21 @@ start_extension() {
     extension_job=$!
 }
 
-build_extension() {
-    if [ -n "$extension_job" ]; then
-        wait "$extension_job" || {
-            cat "$TARGET/extension.log"
-            die "the extension could not be built"
-        }
-        extension_job=''
-    fi
-    "$ROOT/scripts/build.sh"
+wait_for_extension() {
+    [ -n "$extension_job" ] || return 0
+    wait "$extension_job" || {
+        cat "$TARGET/extension.log"
+        die "the extension could not be built"
+    }
+    extension_job=''
 }
 
 check_python() {
-    build_extension
+    "$ROOT/scripts/build.sh"
     "$ROOT/scripts/bootstrap.sh" test lint
     # Without it the tests that plan with libcudnn are skipped, by name; in CI they fail.
     "$ROOT/scripts/bootstrap.sh" cudnn ||
         leave_out "tests that plan with libcudnn: its wheel could not be installed, see above"
-    start_rest
     step "mypy: the package, its stubs and the examples"
     # Left to its configuration, mypy would complain about a folder that holds no Python file.
     targets=python/keyfold
@@ -138,22 +137,43 @@ check_wheel() {
 # A fixed number of inputs each; `make fuzz` is the long one.
 check_fuzz() { "$ROOT/scripts/fuzz.sh" short; }
 
-# Runs the parts behind `python` in the background.
-start_rest() {
-    [ -n "$rest" ] || return 0
-    # shellcheck disable=SC2086 # names of parts
-    "$ROOT/scripts/test.sh" $rest >"$TARGET/rest.log" 2>&1 &
-    rest_job=$!
+# Whoever makes the folder first has the part.
+take() { mkdir "$state/$1" 2>/dev/null; }
+
+# Opens the second lane, once, if there is anything that `python` can run beside.
+start_beside() {
+    [ -z "$beside_job" ] || return 0
+    case "$lanes" in
+    *" python") ;;
+    python) case " $parts " in *" rust "*) ;; *) return 0 ;; esac ;;
+    *) return 0 ;;
+    esac
+    wait_for_extension
+    mkdir -p "$TARGET"
+    backwards=''
+    for part in $lanes; do
+        backwards="$part $backwards"
+    done
+    (
+        trap ': >"$state/failed"' EXIT
+        for part in $backwards; do
+            take "$part" || continue
+            echo "$part" >"$state/beside"
+            "check_$part"
+        done
+        trap - EXIT
+    ) >"$TARGET/beside.log" 2>&1 &
+    beside_job=$!
 }
 
-end_rest() {
-    [ -n "$rest_job" ] || return 0
-    step "what ran beside: $rest"
+end_beside() {
+    [ -n "$beside_job" ] || return 0
+    step "waiting for what runs beside: its output follows"
     failed=''
-    wait "$rest_job" || failed=yes
-    rest_job=''
-    cat "$TARGET/rest.log"
-    [ -z "$failed" ] || die "one of these failed, see above: $rest"
+    wait "$beside_job" || failed=yes
+    beside_job=''
+    cat "$TARGET/beside.log"
+    [ -z "$failed" ] || die "this failed, see above: $(cat "$state/beside")"
 }
 
 find_cargo
@@ -165,21 +185,26 @@ for part in $parts; do
     *) die "no such part: $part (lint, rust, python, wheel, loom, fuzz)" ;;
     esac
 done
-# shellcheck disable=SC2086 # names of parts
-set -- $parts
-while [ "$#" -gt 0 ]; do
-    part=$1
-    shift
-    if [ "$part" = python ]; then
-        rest=$*
-        set --
-    fi
+# Whatever the order of the arguments.
+lanes=''
+for part in wheel loom fuzz python; do
+    case " $parts " in *" $part "*) lanes="${lanes:+$lanes }$part" ;; esac
+done
+for part in lint rust; do
+    case " $parts " in *" $part "*) "check_$part" ;; esac
+done
+start_beside
+wait_for_extension
+for part in $lanes; do
+    # After a failure beside nothing else is begun here.
+    [ ! -e "$state/failed" ] || break
+    take "$part" || continue
     "check_$part"
 done
-end_rest
+end_beside
 
 step "all passed: $parts"
 # pytest has named its own skips above (-ra).
-if [ -n "$left_out" ]; then
-    printf 'left out on this machine:%s\n' "$left_out"
+if [ -f "$state/left_out" ]; then
+    printf 'left out on this machine:\n%s\n' "$(cat "$state/left_out")"
 fi
