@@ -7,15 +7,18 @@ from tests.cudnn.probe.plan import PROFILES, part, planned, sweep, table
 pytestmark = pytest.mark.one_python
 
 PAIRS = [(case, profile) for case, on in planned().items() for profile in on]
-# `python -m tests.cudnn.probe.plan` plans all of them.
-CHOSEN = part(PAIRS, 10)
+# `python -m tests.cudnn.probe.plan` plans all of them. Most of the time is libcudnn's compiler, so
+# most cases are planned for one card alone, and each group's first one for all of them.
+CHOSEN = part(PAIRS, 29)
 
 
-def test_a_tenth_is_chosen_of_each_group_and_profile():
+def test_the_chosen_have_each_group_on_each_profile_and_many_cases():
     groups = {(case.partition("/")[0], profile) for case, profile in PAIRS}
     assert {(case.partition("/")[0], profile) for case, profile in CHOSEN} == groups
     assert {profile for _, profile in CHOSEN} == set(PROFILES)
-    assert (len(PAIRS), len(CHOSEN)) == (3480, 367)
+    assert (len(PAIRS), len(CHOSEN)) == (3480, 152)
+    # Of 270 operations, each in a dtype and a layout.
+    assert len({case.rsplit("/", 2)[0] for case, _ in CHOSEN}) == 125
 
 
 @pytest.mark.parametrize("profile", PROFILES)

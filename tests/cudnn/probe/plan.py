@@ -68,14 +68,20 @@ def sweep(
 
 
 def part(pairs: list[tuple[str, str]], step: int) -> list[tuple[str, str]]:
-    """Every tenth (`step`) case of each group and profile, in the order of the list."""
-    count: Counter[tuple[str, str]] = Counter()
+    """Each group's first case on each profile, and every `step`-th pair of the group.
+
+    A list of pairs has the profiles of a case next to each other: with an odd `step` the profiles
+    take turns, and nearly every pair is another case.
+    """
+    count: Counter[str] = Counter()
+    seen = set()
     chosen = []
     for case, profile in pairs:
-        kind = case.partition("/")[0], profile
-        if count[kind] % step == 0:
+        group = case.partition("/")[0]
+        if count[group] % step == 0 or (group, profile) not in seen:
             chosen.append((case, profile))
-        count[kind] += 1
+        count[group] += 1
+        seen.add((group, profile))
     return chosen
 
 
