@@ -181,8 +181,9 @@ def test_ctrl_c_in_a_kernel_stops_the_flush_and_the_rest_can_run_later(x, operat
         assert z.tolist() == [2.0, 3.0, 4.0]
 
 
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
-@pytest.mark.parametrize("how", ["kf.sum(y)", "kf.sum(y, axis=1)"])
+@pytest.mark.parametrize(
+    ("how", "error"), [("kf.sum(y)", "KeyboardInterrupt"), ("kf.sum(y, axis=1)", "TimeoutError")]
+)
 def test_a_signal_ends_a_long_run_of_tiles_and_it_can_run_later(how, error):
     program = f"""
         import os, signal, threading, time
