@@ -58,6 +58,7 @@ def quiet(written):
     return run_demo("--quiet", "--epochs", "1", "--draw", str(written / "g.dot"))
 
 
+@pytest.mark.one_python
 def test_demo_gives_the_same_accuracy_every_time(quiet):
     again = run_demo("--epochs", "1")
     assert accuracy_in(again.stdout) == accuracy_in(quiet.stdout)
@@ -216,6 +217,7 @@ def test_quiet_demo_prints_the_accuracy_alone(quiet):
     assert quiet.stderr == ""
 
 
+@pytest.mark.one_python
 def test_demo_without_a_compiler_uses_the_python_kernel(tmp_path):
     done = run_demo("--epochs", "6", PATH=str(tmp_path), CC="no-such-compiler")
     assert done.returncode == 0, done.stderr
@@ -223,6 +225,7 @@ def test_demo_without_a_compiler_uses_the_python_kernel(tmp_path):
     assert re.search(r"^  CPU +average +\S*/\s+tutorial\.py:\d+$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.one_python
 def test_demo_with_a_broken_compiler_says_why_and_goes_on():
     done = run_demo("--epochs", "6", CC="false")
     assert done.returncode == 0, done.stderr

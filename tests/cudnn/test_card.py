@@ -11,6 +11,8 @@ import pytest
 
 import keyfold as kf
 
+pytestmark = pytest.mark.one_python
+
 FAKE = Path(__file__).parent / "fake"
 CC = shutil.which("cc") or shutil.which("gcc")
 

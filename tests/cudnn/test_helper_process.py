@@ -68,6 +68,7 @@ def broken(step, number):
     pytest.fail(f"in 5 builds no signal reached the helper at {step!r}")
 
 
+@pytest.mark.one_python
 @pytest.mark.usefixtures("libcudnn")
 @pytest.mark.parametrize("step", STEPS[1:])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -99,6 +100,7 @@ def test_a_helper_that_dies_while_it_loads_is_an_error_and_the_next_one_works(nu
     assert build().engine == "cuDNN engine 7"
 
 
+@pytest.mark.one_python
 @pytest.mark.usefixtures("libcudnn")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_a_helper_that_died_while_it_was_idle_is_replaced_without_an_error(number):
@@ -124,6 +126,7 @@ def test_a_helper_that_is_interrupted_while_it_is_idle_goes_on():
     assert idle() == before
 
 
+@pytest.mark.one_python
 @pytest.mark.usefixtures("libcudnn")
 @pytest.mark.parametrize("step", ["read the graph", "compile engine"])
 def test_a_helper_that_is_stopped_is_ended_and_the_error_says_what_it_did(step, patience):
@@ -141,6 +144,7 @@ def test_a_helper_that_is_stopped_is_ended_and_the_error_says_what_it_did(step, 
     assert idle() == pool
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -187,6 +191,7 @@ def chain():
     return g
 
 
+@pytest.mark.one_python
 def test_a_long_request_to_a_program_that_never_reads_ends_with_patience(stand_in, patience):
     patience(1_000)
     stand_in("never_reads")
@@ -203,6 +208,7 @@ def test_an_interrupt_ends_a_long_request_to_a_program_that_never_reads(stand_in
     timer.join()
 
 
+@pytest.mark.one_python
 @pytest.mark.usefixtures("libcudnn")
 def test_a_helper_that_is_stopped_while_a_kept_plan_is_sent_is_ended(folder, patience):
     patience(1_500)
@@ -260,6 +266,7 @@ def test_a_folder_of_temporary_files_that_is_not_there_is_an_error(stand_in, mon
     assert build().steps == ["a stand-in's plan"]
 
 
+@pytest.mark.one_python
 @pytest.mark.usefixtures("libcudnn")
 def test_a_helper_without_memory_is_an_error(helper, tmp_path):
     usual = kf.cudnn._library.base()["helper"]
@@ -376,6 +383,7 @@ def test_helpers_end_with_the_process_that_started_them():
     wait_for(lambda: all(ended(process) for process in processes))
 
 
+@pytest.mark.one_python
 @pytest.mark.usefixtures("libcudnn")
 def test_helpers_are_killed_at_any_moment_and_this_process_goes_on(folder):
     # The folder of plans makes the builds in between short.

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cudnn.planning import NOT_KEPT, READ, UNUSED, build, product, run, start, wait_for
 
+pytestmark = pytest.mark.one_python
+
 
 def test_two_processes_write_one_entry_at_once(stand_in, folder):
     stand_in("plan")

@@ -4,6 +4,8 @@ import pytest
 
 from tests.cudnn.planning import run
 
+pytestmark = pytest.mark.one_python
+
 BUILDS = """
 import gc, os
 from pathlib import Path

@@ -20,6 +20,8 @@ from tests.helpers.graph_kinds import KINDS
 from tests.helpers.graph_references import MODULES, is_installed
 from tests.helpers.random_graphs import Drawn, counts
 
+pytestmark = pytest.mark.one_python
+
 EXAMPLES = int(os.environ.get("KEYFOLD_GRAPHS", "60"))
 REFERENCES = [
     pytest.param(

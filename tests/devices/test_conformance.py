@@ -109,6 +109,7 @@ def test_a_fallback_would_hide_what_is_lacking(raises_saying):
     assert kf.fallbacks() == []
 
 
+@pytest.mark.one_python
 def test_an_abort_hides_nothing(loader):
     path = loader(
         "import os\n"
@@ -142,6 +143,7 @@ def board(folder, case):
     return compile_c(source, folder / "libdevice.so", *flags)
 
 
+@pytest.mark.one_python
 def test_a_plugin_that_aborts_in_one_case(tmp_path):
     words = ("--load", str(board(tmp_path, 34)), "--only", "aten::mul", "--dtype", "float32")
     out = run("other", *words, "--all", code=1)
@@ -243,6 +245,7 @@ def test_a_report_says_what_it_proves():
     assert not kf.ConformanceReport.from_json(json.dumps(fields)).conforms
 
 
+@pytest.mark.one_python
 def test_a_shrunk_case_is_a_program_that_shows_it(loader, tmp_path):
     body = (
         "class Npu:\n"

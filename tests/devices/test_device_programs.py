@@ -12,6 +12,8 @@ import keyfold as kf
 from keyfold.testing import delayed_device
 from tests.helpers.programs import SHAPES, STEPS, check, program, run
 
+pytestmark = pytest.mark.one_python
+
 ran = Counter()
 
 

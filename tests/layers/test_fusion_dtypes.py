@@ -1,6 +1,7 @@
 """Pointwise programs of all dtypes have the same bits eagerly, in a pipeline and recorded."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ def bits(x):
     return str(x.dtype), x.shape, np.asarray(values).tobytes()
 
 
+@pytest.mark.one_python
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES)), min_size=3, max_size=4),

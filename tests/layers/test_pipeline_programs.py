@@ -36,6 +36,7 @@ def test_a_step_of_several_results_makes_them():
     assert len(STEPS["several results"]([kf.ones((2, 3), dtype="float64")], 0, 0)) == 3
 
 
+@pytest.mark.one_python
 @settings(max_examples=200, deadline=None)
 @given(program, st.sampled_from([None, "eager"]))
 def test_a_program_computes_the_same_bits_in_a_pipeline(steps, how):

@@ -237,6 +237,7 @@ def call(function, arrays, out):
     return result, library
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", UNARY)
 @examples(60)
 @given(data=st.data())
@@ -262,6 +263,7 @@ def test_gelu_by_tanh(data):
     check("gelu_tanh", got, gelu_tanh, [values], dtype, 6, type(array))
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", BINARY)
 @examples(60)
 @given(data=st.data())
@@ -303,6 +305,7 @@ def draw_number(data, name, dtype, left):
     return data.draw(st.integers(-9 if negative else 0, 9))
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", NUMBERS)
 @examples(20)

@@ -51,6 +51,7 @@ def well(data, shape, dtype):
 dtypes = pytest.mark.parametrize("dtype", ROUNDING)
 
 
+@pytest.mark.one_python
 @dtypes
 @given(data=st.data())
 def test_svd_of_any_shape(dtype, data):
@@ -68,6 +69,7 @@ def test_svd_of_any_shape(dtype, data):
     near(kf.linalg.svdvals(x), wanted[1], dtype)
 
 
+@pytest.mark.one_python
 @dtypes
 @given(data=st.data())
 def test_qr_of_any_shape(dtype, data):
@@ -85,6 +87,7 @@ def test_qr_of_any_shape(dtype, data):
     near(alone, numbers(kf.linalg.qr(x)[1]), dtype)
 
 
+@pytest.mark.one_python
 @dtypes
 @given(data=st.data())
 def test_symmetric_matrices(dtype, data):
@@ -102,6 +105,7 @@ def test_symmetric_matrices(dtype, data):
     near(kf.linalg.cholesky(lower), wanted, dtype, 50)
 
 
+@pytest.mark.one_python
 @dtypes
 @given(data=st.data())
 def test_systems_of_stacks_that_broadcast(dtype, data):
@@ -128,6 +132,7 @@ def test_systems_of_stacks_that_broadcast(dtype, data):
             near(part @ numbers(got), np.broadcast_to(np.asarray(b), got.shape), dtype, 50)
 
 
+@pytest.mark.one_python
 @dtypes
 @given(data=st.data())
 def test_determinants(dtype, data):

@@ -38,6 +38,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", FUNCTIONS)
 @given(a=FLOATS)
 def test_functions_are_numpys(name, a):

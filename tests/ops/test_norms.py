@@ -69,6 +69,7 @@ LAST = st.one_of(
 )
 
 
+@pytest.mark.one_python
 @examples(80)
 @given(data=st.data())
 def test_layer_norm_and_rms_norm(data):
@@ -117,6 +118,7 @@ def beside(w, rank):
     return w.reshape(-1, *[1] * (rank - 2))
 
 
+@pytest.mark.one_python
 @examples(80)
 @given(data=st.data())
 def test_batch_norm(data):
@@ -154,6 +156,7 @@ def test_batch_norm(data):
         close(one, expected, dtype, length * 4)
 
 
+@pytest.mark.one_python
 @examples(40)
 @given(data=st.data())
 def test_group_norm_and_instance_norm(data):

@@ -92,6 +92,7 @@ def hold(same, got, exact, about):
         raise AssertionError(f"{about}: {got[at]!r}, and not {np.asarray(exact)[at]!r}, at {at}")
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", ["sum", "mean"])
 @examples(100)
 @given(data=st.data())
@@ -142,6 +143,7 @@ def test_sums_in_a_dtype_that_is_asked_for(data):
     hold(got == exact, got, exact, f"sum of {dtype} in {other}, axis {axis}")
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", ["max", "min", "all", "any"])
 @examples(100)
 @given(data=st.data())
@@ -157,6 +159,7 @@ def test_extremes_and_quantifiers(name, data):
     hold(same, got, exact, f"{name} of {dtype} {values.shape}, {places}")
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @examples(100)
 @given(data=st.data())
@@ -186,6 +189,7 @@ def test_nothing_has_no_extremes(name, data):
         assert getattr(kf, name)(array, axis=axis).shape == expected
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @examples(100)
 @given(data=st.data())

@@ -157,7 +157,14 @@ def test_every_example_is_tested_here():
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWS)
 
 
-@pytest.mark.parametrize("name", sorted(SHOWS))
+# What libcudnn compiles for four cards takes most of the time of the examples.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.one_python) if name == "cudnn_plan.py" else name
+        for name in sorted(SHOWS)
+    ],
+)
 def test_example_prints_what_it_shows(name, tmp_path):
     needed = NEEDS.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:

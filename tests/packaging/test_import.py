@@ -90,6 +90,7 @@ def test_a_daemon_thread_that_calls_at_exit_does_no_harm():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("text", ["bogus", "AVX2", "avx-512", "3"])
 def test_a_wrong_level_of_instructions_in_the_environment_is_an_error(text):
     code = (
@@ -107,6 +108,7 @@ def test_a_wrong_level_of_instructions_in_the_environment_is_an_error(text):
     assert "baseline, avx2, avx512" in done.stdout
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("text", ["baseline", "avx2", "avx512", ""])
 def test_the_environment_names_the_level_of_instructions(text):
     code = "import keyfold as kf, numpy as np; print(kf.exp(np.zeros(2)).tolist())"

@@ -9,6 +9,8 @@ import pytest
 
 import keyfold as kf
 
+pytestmark = pytest.mark.one_python
+
 THREADS = [1, 2, 3, 8]
 
 

@@ -297,6 +297,7 @@ def test_the_cases_are_all_built_in_operators():
     assert {f"aten::{name}" for name in CASES | DECOMPOSITIONS} == expected
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("name", CASES)
 def test_built_in_operators_are_honest(name):
     report = kf.opcheck(kf.get_op(f"aten::{name}"), CASES[name])
