@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{
-    CallContext, DispatchKey, LocalContext, Value as _, local_data, with_local_data,
+    CallContext, DispatchKey, DispatchKeySet, LocalContext, Value as _, inside_layers, local_data,
 };
 use keyfold_tensor::device::current_stream;
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
@@ -19,30 +19,40 @@ use super::known::{CallForm, Key};
 use super::operation::{Operation, Slot, Structure, for_each_tensor};
 use super::session::{Options, Session, State};
 
-thread_local! {
+/// What the kernel at Pipeline tells those at Deferred that its call reaches.
+struct Outer {
     /// The calls at the key Pipeline that this thread is in.
-    static RECORDING: Cell<u32> = const { Cell::new(0) };
+    depth: Cell<u32>,
     /// The line of the outermost of them.
-    static SITE: RefCell<Option<Site>> = const { RefCell::new(None) };
+    site: RefCell<Option<Site>>,
+    /// The operator of the innermost, if it was compared with a sequence's: by its address.
+    compared: Cell<usize>,
 }
 
-/// Runs a call at the key Pipeline: notes the line for the calls that are recorded below.
+thread_local! {
+    static OUTER: Outer = const {
+        Outer { depth: Cell::new(0), site: RefCell::new(None), compared: Cell::new(0) }
+    };
+}
+
+/// Runs a call at the key Pipeline: notes the line for the calls that are recorded below. Where no other layer is
+/// between, it is compared with a sequence's call without the dispatch to Deferred.
 pub(super) fn at_pipeline(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
 ) -> Result<Value> {
-    struct Leave(bool);
-    impl Drop for Leave {
+    struct Leave<'o>(&'o Outer);
+    impl Drop for Leave<'_> {
         fn drop(&mut self) {
-            RECORDING.set(RECORDING.get() - 1);
-            if self.0 {
-                // A thread that ends has no line any more.
-                let old = SITE.try_with(|site| site.borrow_mut().take());
+            let depth = self.0.depth.get() - 1;
+            self.0.depth.set(depth);
+            if depth == 0 {
+                let old = self.0.site.borrow_mut().take();
                 drop(old);
             }
         }
     }
-    let Some(is_open) = with_local_data(Session::is_open) else {
+    let Some(session) = local_data::<Session>() else {
         return Err(Error::new(
             ErrorKind::Pipeline,
             format!(
@@ -52,18 +62,38 @@ pub(super) fn at_pipeline(
             ),
         ));
     };
-    if !is_open {
+    if !session.is_open() {
         return context.call_below(args);
     }
-    let depth = RECORDING.get();
-    let is_outermost = depth == 0;
-    if is_outermost {
-        let site = host::site();
-        let _ = SITE.try_with(|known| *known.borrow_mut() = site);
+    let keyset = context.keyset() - Session::keys();
+    let mut compared = 0;
+    if session.may_follow() && (keyset - DispatchKeySet::BACKENDS).is_empty() {
+        let mut key = Key::new();
+        if key.fill(context, args) {
+            let layer = DispatchKey::Deferred.into();
+            // Before the session's lock, since it may run any code of the host language.
+            let site = site();
+            let follow = || session.follow_sequence(&key, keyset, args, 0, site);
+            if let Some(value) = inside_layers(layer, follow) {
+                return value;
+            }
+        }
+        compared = std::ptr::from_ref(context.operator()).addr();
     }
-    RECORDING.set(depth + 1);
-    let _leave = Leave(is_outermost);
-    context.call_below(args)
+    drop(session);
+    // A thread that ends has no data of its own any more: the call has no line then, and runs at once.
+    let run = |outer: &Outer| {
+        let depth = outer.depth.get();
+        if depth == 0 {
+            let site = host::site();
+            *outer.site.borrow_mut() = site;
+        }
+        outer.depth.set(depth + 1);
+        let _leave = Leave(outer);
+        outer.compared.set(compared);
+        context.call_below(args)
+    };
+    OUTER.try_with(run).unwrap_or_else(|_| context.call_below(args))
 }
 
 /// Runs a call at the key Deferred. `inference` is the operator's own, if it has one.
@@ -74,7 +104,9 @@ pub(super) fn at_deferred(
 ) -> Result<Value> {
     let session = local_data::<Session>().filter(|session| session.is_open());
     let Some(session) = session else { return compute(context, args, None) };
-    if RECORDING.get() == 0 || session.is_run_here() {
+    let outer = OUTER.try_with(|outer| (outer.depth.get(), outer.compared.get()));
+    let (depth, compared) = outer.unwrap_or_default();
+    if depth == 0 || session.is_run_here() {
         return compute(context, args, Some(&session));
     }
     // Filled in place, since it is large.
@@ -82,7 +114,8 @@ pub(super) fn at_deferred(
     let fits = inference.is_some() && key.fill(context, args);
     let key = fits.then_some(&key);
     if let Some(key) = key
-        && let Some(value) = session.follow_sequence(key, context, args, 0, site)
+        && compared != std::ptr::from_ref(context.operator()).addr()
+        && let Some(value) = session.follow_sequence(key, keyset_below(context), args, 0, site())
     {
         return value;
     }
@@ -259,7 +292,8 @@ fn record(
     {
         drop(state);
         let args: SmallVec<[ValueRef<'_>; 8]> = kept.iter().map(Value::as_ref).collect();
-        if let Some(value) = session.follow_sequence(key, context, &args, copied, site) {
+        let keyset = keyset_below(context);
+        if let Some(value) = session.follow_sequence(key, keyset, &args, copied, site()) {
             return value;
         }
         state = session.lock();
@@ -279,7 +313,7 @@ fn record(
     let operation = Operation {
         index,
         operator: context.operator().share(),
-        keyset: context.keyset().remove(DispatchKey::Deferred),
+        keyset: keyset_below(context),
         context: state.local_context(),
         site: site(),
         stream: (!device.kind().is_host()).then(|| (device, current_stream(device))),
@@ -311,9 +345,19 @@ fn record(
     value
 }
 
-/// The line of the call that this thread is in.
+/// Returns the keys below the pipeline.
+fn keyset_below(context: &CallContext<'_, Value>) -> DispatchKeySet {
+    context.keyset().remove(DispatchKey::Deferred)
+}
+
+/// Returns the line of the call that this thread is in: that of the outermost call at Pipeline, or the host
+/// language's, where there is none yet.
 fn site() -> Option<Site> {
-    SITE.try_with(|site| site.borrow().clone()).ok().flatten()
+    let known = |outer: &Outer| match outer.depth.get() {
+        0 => host::site(),
+        _ => outer.site.borrow().clone(),
+    };
+    OUTER.try_with(known).ok().flatten()
 }
 
 impl State {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::{Dispatcher, Value as _};
+use keyfold_dispatch::{Dispatcher, Operator, Value as _};
 use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -183,7 +183,7 @@ impl Recording {
         let mut steps = steps.collect::<Result<Vec<Step>>>()?;
         let outputs = outputs(&mut known)?;
         note_last_uses(&mut steps, &outputs, known.count);
-        let dispatchers = dispatchers_of(&operations)?;
+        let dispatchers = dispatchers_of(operations.iter().map(|one| &*one.operator))?;
         let Known { constants, count: memories, .. } = known;
         let (inputs, written, tiled) = (Vec::new(), Vec::new(), AtomicUsize::new(0));
         Ok(Recording {
@@ -349,12 +349,14 @@ fn written_inputs(operations: &[Arc<Operation>], inputs: &[Tensor]) -> Vec<usize
     written
 }
 
-fn dispatchers_of(operations: &[Arc<Operation>]) -> Result<Vec<(Dispatcher<Value>, u64)>> {
+/// Returns the dispatchers of operators, each with the state of its registrations.
+pub(in crate::pipeline) fn dispatchers_of<'o>(
+    operators: impl Iterator<Item = &'o Operator<Value>>,
+) -> Result<Vec<(Dispatcher<Value>, u64)>> {
     let mut all: Vec<(Dispatcher<Value>, u64)> = Vec::new();
-    for operation in operations {
-        let Some(dispatcher) = operation.operator.dispatcher() else {
-            let message =
-                format!("{} was removed while it was recorded", operation.operator.name());
+    for operator in operators {
+        let Some(dispatcher) = operator.dispatcher() else {
+            let message = format!("{} was removed while it was recorded", operator.name());
             return Err(Error::new(ErrorKind::OperatorRemoved, message));
         };
         if !all.iter().any(|(known, _)| known.is_same(&dispatcher)) {

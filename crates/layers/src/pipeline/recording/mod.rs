@@ -38,6 +38,7 @@ use super::fusion::{self, CallArgs, Group, Plan, Step as Planned};
 use super::host::{Watch, is_interrupt};
 use super::operation::Operation;
 use super::session::{Options, Session};
+pub(super) use build::dispatchers_of;
 use operand::{Argument, Memories, Operand};
 
 /// The recorders that exist.

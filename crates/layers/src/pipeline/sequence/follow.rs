@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use keyfold_core::Result;
-use keyfold_dispatch::{CallContext, DispatchKey};
+use keyfold_dispatch::DispatchKeySet;
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 
 use super::{Call, Input, Matched, Sequence, Source, table};
@@ -39,21 +39,27 @@ impl Session {
         true
     }
 
+    /// Returns whether the program may be in a sequence.
+    #[inline]
+    pub(in crate::pipeline) fn may_follow(&self) -> bool {
+        self.matches.load(Ordering::Relaxed)
+    }
+
     /// Records a call as the next one of a sequence; `None` if the program isn't in one, or leaves it. `copied` is
     /// the number of bytes of copies that were made of arguments before.
     pub(in crate::pipeline) fn follow_sequence(
         &self,
         key: &Key,
-        context: &CallContext<'_, Value>,
+        keyset: DispatchKeySet,
         args: &[ValueRef<'_>],
         copied: u64,
-        site: impl FnOnce() -> Option<Site>,
+        site: Option<Site>,
     ) -> Option<Result<Value>> {
-        if !self.matches.load(Ordering::Relaxed) {
+        if !self.may_follow() {
             return None;
         }
         let mut state = self.lock_as_is();
-        match state.matched.as_mut()?.follow(key, context, args, &[], copied) {
+        match state.matched.as_mut()?.follow(key, keyset, args, &[], copied) {
             Ok(()) => {}
             Err(Other::Call) => return None,
             Err(Other::LentMemory) => {
@@ -61,7 +67,7 @@ impl Session {
                 drop(state);
                 let (copies, copied) = copies_of(self, args)?;
                 state = self.lock_as_is();
-                state.matched.as_mut()?.follow(key, context, args, &copies, copied).ok()?;
+                state.matched.as_mut()?.follow(key, keyset, args, &copies, copied).ok()?;
             }
         }
         let matched = state.matched.as_mut()?;
@@ -75,7 +81,7 @@ impl Session {
         // Looked at in place, since values are large.
         let Ok(_) = &value else { return Some(value) };
         let bytes = results.bytes;
-        matched.sites.push(site());
+        matched.sites.push(site);
         matched.bytes += bytes;
         let len = matched.len();
         state.pending_bytes += bytes;
@@ -136,14 +142,17 @@ impl Matched {
     fn follow(
         &mut self,
         key: &Key,
-        context: &CallContext<'_, Value>,
+        keyset: DispatchKeySet,
         args: &[ValueRef<'_>],
         copies: &[Copy],
         copied: u64,
     ) -> Result<(), Other> {
         let at = self.len();
+        if !self.sequence.is_current() {
+            return Err(Other::Call);
+        }
         let is_it = |sequence: &Sequence| {
-            sequence.calls.get(at).is_some_and(|call| is_call(call, key, context))
+            sequence.calls.get(at).is_some_and(|call| is_call(call, key, keyset))
         };
         let Matched { inputs, results, .. } = self;
         let mut tensors = Tensors { inputs, results, copies, have_lent: false };
@@ -242,8 +251,8 @@ impl Tensors<'_> {
 }
 
 /// Returns whether a call is of the form, and in the context, of one of a sequence.
-fn is_call(call: &Call, key: &Key, context: &CallContext<'_, Value>) -> bool {
+fn is_call(call: &Call, key: &Key, keyset: DispatchKeySet) -> bool {
     key.words() == &*call.form.key
-        && context.keyset().remove(DispatchKey::Deferred) == call.keyset
+        && keyset == call.keyset
         && call.context.is_current_without::<Session>()
 }

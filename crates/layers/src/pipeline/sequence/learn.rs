@@ -13,7 +13,7 @@ use super::{Argument, Call, Sequence, Source, View};
 use crate::pipeline::decide::Form;
 use crate::pipeline::fusion::{self, Plan};
 use crate::pipeline::operation::{Operation, for_each_tensor, is_one};
-use crate::pipeline::recording::Recording;
+use crate::pipeline::recording::{Recording, dispatchers_of};
 use crate::pipeline::session::{State, Statistics};
 use crate::pipeline::waiting::references;
 
@@ -172,9 +172,12 @@ impl Learning {
         }
         let recording = Recording::of_calls(operations, plan, &self.inputs, &outputs).ok()?;
         let Learning { calls, results, held, .. } = self;
+        let dispatchers = dispatchers_of(calls.iter().map(|call| &*call.operator)).ok()?;
         let (moves, statistics) = (fusion::moves(operations), Statistics::default());
         let left = AtomicU32::new(0);
-        Some(Learned(Sequence { calls, results, held, recording, moves, statistics, left }))
+        let sequence =
+            Sequence { calls, results, held, recording, dispatchers, moves, statistics, left };
+        Some(Learned(sequence))
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 
 use keyfold_core::{Shape, Strides};
-use keyfold_dispatch::{DispatchKeySet, LocalContext, Operator};
+use keyfold_dispatch::{DispatchKeySet, Dispatcher, LocalContext, Operator};
 use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use smallvec::SmallVec;
 
@@ -37,6 +37,8 @@ pub(super) struct Sequence {
     held: Vec<bool>,
     /// Computes the results that are held.
     recording: Recording,
+    /// The dispatchers of the operators, with the state of their registrations.
+    dispatchers: Vec<(Dispatcher<Value>, u64)>,
     /// Whether the backend had several threads, for which it is planned.
     moves: bool,
     /// What the flush adds to the counters.

@@ -145,7 +145,12 @@ impl Sequence {
 
     /// Returns whether it isn't tried any more: programs leave it, or kernels were registered since.
     pub(super) fn is_outdated(&self) -> bool {
-        self.left.load(Ordering::Relaxed) >= MOST_LEFT || !self.recording.is_current()
+        self.left.load(Ordering::Relaxed) >= MOST_LEFT || !self.is_current()
+    }
+
+    /// Returns whether no kernel was registered or removed since.
+    pub(super) fn is_current(&self) -> bool {
+        self.dispatchers.iter().all(|(dispatcher, known)| dispatcher.generation() == *known)
     }
 
     /// Returns whether the first `count` calls are those of another sequence.
