@@ -157,6 +157,20 @@ def test_copies_go_with_the_operations_that_read_them(x):
         assert kf.memory_stats()["live"] - before < array.nbytes
 
 
+@pytest.mark.parametrize("give", [lambda t: t.numpy(), np.from_dlpack, np.asarray])
+def test_memory_that_another_library_is_given_was_read_before(give):
+    x = kf.asarray(np.full(3, 0.5), copy=True)
+    with kf.pipeline() as pipe:
+        y = kf.sin(x) * 2.0
+        shared = give(x)
+        assert pipe.pending_count() == 0
+        z = kf.cos(x)
+        np.copyto(shared, 0.0, where=True) if shared.flags.writeable else None
+        assert pipe.pending_count() == 1
+    assert np.array_equal(y.numpy(), np.full(3, np.sin(0.5) * 2.0))
+    assert np.array_equal(z.numpy(), np.full(3, np.cos(0.5)))
+
+
 def test_memory_that_numpy_may_write_is_copied(x):
     shared = x.numpy()
     with kf.pipeline():
@@ -266,7 +280,10 @@ def test_the_plan_shows_calls_lines_and_what_waits(x):
 
 @pytest.mark.parametrize(
     "view",
-    [np.s_[6:62, 1:57], np.s_[::2, ::2], np.s_[:, :1], np.s_[::-1, 3:], np.s_[:, 5], np.s_[7]],
+    [
+        *(np.s_[6:62, 1:57], np.s_[::2, ::2], np.s_[:, :1], np.s_[::-1, 3:], np.s_[:, 5], np.s_[7]),
+        *(np.s_[1:63:3, 2::5], np.s_[::-4, ::9], np.s_[:, ::16], np.s_[::31, 1:3]),
+    ],
 )
 def test_views_of_other_libraries_arrays_have_the_bits_of_eager_calls(view):
     array = np.random.default_rng(3).standard_normal((64, 64))

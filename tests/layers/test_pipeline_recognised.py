@@ -1,6 +1,8 @@
 """Programs that pipelines recognise call by call: the numbers of eager calls in every case."""
 
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -169,3 +171,136 @@ def test_threads_with_pipelines_of_their_own_recognise_one_program():
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def products(x, count=40):
+    """Products that take some tens of milliseconds, and a result that is computed beside them."""
+    y = x
+    for _ in range(count):
+        y = y @ x
+    return y, x + 1.0
+
+
+def large():
+    rng = np.random.default_rng(0)
+    return kf.asarray(rng.standard_normal((300, 300)) / 20.0, copy=True)
+
+
+def test_a_write_during_a_replay_on_the_timer_s_thread_is_read():
+    x = large()
+    learned(products, x)
+    for _ in range(3):
+        with kf.pipeline(max_wait=0.002):
+            y, z = products(x)
+            time.sleep(0.004)
+            z += 1000.0
+            found = float(z[0, 0])
+        assert found == float(x[0, 0]) + 1.0 + 1000.0
+        assert not y.is_pending
+
+
+def during_a_flush(handler, program):
+    """Call a handler of a signal while a pipeline computes a program; return its result."""
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        with kf.pipeline() as pipe:
+            result = program()
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            pipe.flush()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, old)
+    return result, pipe
+
+
+def test_a_signal_handler_reads_and_writes_what_is_replayed():
+    x = large()
+    learned(products, x, 200)
+    z, seen = None, []
+
+    def program():
+        nonlocal z
+        y, z = products(x, 200)
+        return y
+
+    def read(*_):
+        seen.append(float(z[0, 0]))
+
+    def write(*_):
+        nonlocal z
+        z += 5.0
+        seen.append(float(z[0, 0]))
+
+    expected = products(x, 200)[0].numpy()
+    for handler in (read, write):
+        y, pipe = during_a_flush(handler, program)
+        assert np.array_equal(y.numpy(), expected)
+        assert pipe.stats()["failed"] == 0
+    assert seen == [float(x[0, 0]) + 1.0, float(x[0, 0]) + 1.0 + 5.0]
+
+
+def test_an_interrupt_stops_a_replay_between_operations():
+    x = large()
+    learned(products, x, 400)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        during_a_flush(interrupt, lambda: products(x, 400))
+
+
+def test_one_tensor_in_the_place_of_two_is_another_program():
+    a, b = (kf.asarray(np.full((3, 12), at), copy=True) for at in (0.5, 0.25))
+
+    def program(x, y):
+        return kf.exp(x) + kf.exp(y)
+
+    learned(program, a, b)
+    for _ in range(3):
+        with kf.pipeline() as pipe:
+            result = program(a, a)
+        assert pipe.stats()["merged"] == 1
+        assert result.numpy()[0, 0] == 2 * np.exp(0.5)
+
+
+def test_equal_calls_behind_the_place_where_a_program_was_looked_at_are_merged():
+    x = kf.asarray(np.full((3, 13), 0.5), copy=True)
+
+    def program(pipe):
+        a = kf.exp(x)
+        pipe.explain()
+        b = kf.exp(x)
+        return a + b
+
+    for _ in range(5):
+        with kf.pipeline() as pipe:
+            result = program(pipe)
+        assert result.shape == (3, 13)
+        assert pipe.stats()["merged"] == 1
+
+
+def test_copies_are_counted_where_a_program_is_left():
+    array = np.full(1000, 0.5)
+    counts = []
+
+    def program():
+        y = kf.exp(kf.asarray(array))
+        array[0] += 1.0
+        return y + kf.asarray(array)
+
+    for _ in range(5):
+        with kf.pipeline() as pipe:
+            result = program()
+            counts.append(pipe.pending_bytes())
+        assert result.shape == (1000,)
+    assert counts == [32_000] * 5
+
+
+def test_a_profile_isn_t_kept_alive_by_a_program():
+    x = kf.asarray(np.full((3, 14), 0.5), copy=True)
+    for _ in range(4):
+        with kf.profile(), kf.pipeline() as pipe:
+            result = kf.exp(x) * 2.0
+        assert result.shape == (3, 14)
+        assert pipe.stats()["recognised"] == 0

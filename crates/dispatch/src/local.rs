@@ -204,9 +204,10 @@ impl LocalContext {
     }
 
     /// Returns whether it is the calling thread's context without objects of one type, as
-    /// [`LocalContext::current`] and [`LocalContext::without`] would make it.
-    pub fn is_current_without<T: Any>(&self) -> bool {
-        if self.keys != LocalKeys::current() {
+    /// [`LocalContext::current`] and [`LocalContext::without`] would make it [inside these layers](inside_layers).
+    pub fn is_current_without<T: Any>(&self, layers: DispatchKeySet) -> bool {
+        let here = LocalKeys::current();
+        if self.keys != (LocalKeys { exclude: here.exclude | layers, ..here }) {
             return false;
         }
         let (mut own, mut same) = (self.data.iter(), true);
@@ -220,6 +221,11 @@ impl LocalContext {
             open.iter().filter_map(|guard| guard.data.as_ref()).for_each(&mut compare);
         });
         same && own.next().is_none()
+    }
+
+    /// Returns whether it has objects of guards.
+    pub fn has_objects(&self) -> bool {
+        !self.data.is_empty()
     }
 
     /// Returns whether another context has the same keys and objects.
@@ -429,9 +435,16 @@ mod tests {
     fn a_context_applies_later_as_it_was() {
         let guard = include_keys_with(K::Autocast.into(), Arc::new(5_i32));
         let context = LocalContext::current();
-        assert!(context.is_current_without::<String>() && !context.is_current_without::<i32>());
+        let none = DispatchKeySet::EMPTY;
+        assert!(context.is_current_without::<String>(none));
+        assert!(!context.is_current_without::<i32>(none));
+        let inside = inside_layers(K::Vmap.into(), LocalContext::current);
+        assert!(inside.is_current_without::<String>(K::Vmap.into()));
+        assert!(!inside.is_current_without::<String>(none) && !inside.is_same(&context));
         let without = context.clone().without::<i32>();
-        assert!(without.is_current_without::<i32>() && !without.is_current_without::<String>());
+        assert!(without.is_current_without::<i32>(none));
+        assert!(!without.is_current_without::<String>(none) && !without.is_same(&context));
+        assert!(without.is_same(&without.clone()));
         without.replace(|| {
             assert!(local_data::<i32>().is_none());
             assert_eq!(LocalKeys::current(), context.keys());

@@ -1,8 +1,9 @@
 //! The time of recording an operation, and of replaying a recorded program.
 //!
 //! Tensors have one element, so that next to nothing is computed. A recorded operation's result is
-//! dropped before the flush, which is outside of the time. The cases run interleaved in many short
-//! rounds; each figure is the least over the rounds, per operation.
+//! dropped before the flush, which is outside of the time: it computes nothing. A program that was recorded
+//! for the first time is given up; one that came before is recognised. The cases run interleaved in many
+//! short rounds; each figure is the least over the rounds, per operation.
 //!
 //! `KEYFOLD_BENCH_COUNT="CASE CALLS"` runs one case that many times, for callgrind.
 
@@ -73,14 +74,14 @@ fn recorded(x: &Tensor, program: impl FnOnce(&Tensor) -> Tensor) -> Recording {
     session.finish(&[placeholder], &[y]).unwrap()
 }
 
-/// Runs `f` in a pipeline whose record is dropped.
-fn in_pipeline(f: impl FnOnce() -> Duration) -> Duration {
+/// Runs `f` in a pipeline, which ends so.
+fn in_pipeline(ending: Ending, f: impl FnOnce() -> Duration) -> Duration {
     let session = Session::new(Options { max_ops: usize::MAX, ..Options::default() }).unwrap();
     session.open();
     let guard = session.enter();
     let took = f();
     guard.close().unwrap();
-    session.close(Ending::GiveUp).unwrap();
+    session.close(ending).unwrap();
     took
 }
 
@@ -95,7 +96,12 @@ fn cases() -> Vec<Case> {
         let x = one();
         time(times, || drop(black_box(aten::mul(&x, &x).unwrap())))
     };
-    let recording = move |times| in_pipeline(|| product(times));
+    let recording = move |times| in_pipeline(Ending::GiveUp, || product(times));
+    // The same program each time, however many calls there are.
+    let known = move |times: u64| {
+        let programs = (0..times / CALLS).map(|_| CALLS).chain([times % CALLS]);
+        programs.map(|calls| in_pipeline(Ending::Run, || product(calls))).sum()
+    };
     let flush = |times| {
         let x = one();
         time(times, || {
@@ -112,6 +118,7 @@ fn cases() -> Vec<Case> {
         case("a product, eager", None, 1, Box::new(product)),
         case("a product, recorded", Some(RECORD), 1, Box::new(recording)),
         case("a chain of 32, recorded and flushed", None, 32, Box::new(flush)),
+        case("a product of a known program, recorded", Some(RECORD), 1, Box::new(known)),
     ];
     for length in [8, 32] {
         let recording = recorded(&one(), |x| chain(x, length));

@@ -73,11 +73,11 @@ fn views_lists_and_several_results_are_recognised() {
         let part = |x: &Tensor, from: i64| aten::slice(x, 0, from.into(), (from + 2).into(), 1);
         let joined = aten::cat(&[part(&y, 1).unwrap(), part(&x, 2).unwrap()], 0).unwrap();
         let turned = aten::transpose(&joined, 0, 1).unwrap();
-        let args = [ValueRef::Tensor(&turned), 0_i64.into(), false.into()];
-        let found = keyfold::dispatcher().call("aten::max.dim", &args).unwrap();
+        let args = [ValueRef::Tensor(&joined), "reduced".into()];
+        let found = keyfold::dispatcher().call("aten::linalg_qr", &args).unwrap();
         let Value::Tuple(found) = found else { panic!("two results") };
-        let (most, places) = (found[0].as_ref().tensor().unwrap(), found[1].as_ref());
-        vec![aten::add(&turned, most).unwrap(), places.tensor().unwrap().clone()]
+        let (q, r) = (found[0].as_ref().tensor().unwrap(), found[1].as_ref().tensor().unwrap());
+        vec![aten::add(&turned, &turned).unwrap(), q.clone(), aten::neg(r).unwrap()]
     };
     recognised(&program);
 }
@@ -220,8 +220,7 @@ fn writes_in_place_come_after_what_was_recognised() {
     let program = |x: &Tensor| {
         let y = aten::exp(x).unwrap();
         let z = aten::mul(&y, x).unwrap();
-        let other = numbers(&[31], DType::F64);
-        call("aten::add_.Tensor", &[ValueRef::Tensor(x), ValueRef::Tensor(&other)]).unwrap();
+        aten::fill_(x, 7.0).unwrap();
         vec![z]
     };
     let expected = bits(&program(&numbers(&[31], DType::F64))[0]);

@@ -26,5 +26,5 @@ pub use buffer::{
 };
 pub use process::dispatcher;
 pub use strided::{Loops, Walk, for_each_offset};
-pub use tensor::{Attached, Overlap, Tensor, overlap};
+pub use tensor::{Attached, Overlap, Tensor, before_lending, overlap};
 pub use value::{ForeignObject, IntList, SameAs, TensorList, Value, ValueRef};

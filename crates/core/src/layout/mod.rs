@@ -311,12 +311,15 @@ pub fn reshape_strides(shape: &[usize], strides: &[isize], target: &[usize]) -> 
 
 /// Returns strides of the same kind that leave smaller gaps between elements, for a copy that kernels compute
 /// with as with the original: signs and zeros, the order of the dimensions, steps of 1, and which dimensions
-/// continue each other are the same. `None` where elements overlap, or there are none.
+/// continue each other are the same. Strides of dimensions that overlap or interleave are divided by what they have
+/// in common, and may leave large gaps. `None` without elements.
 ///
 /// ```
 /// use keyfold_core::layout::compact_strides;
 /// let column = compact_strides(&[64, 3], &[1000, -10]).unwrap();
 /// assert_eq!(&column[..], &[7, -2]);
+/// let windows = compact_strides(&[64, 3], &[10, 10]).unwrap();
+/// assert_eq!(&windows[..], &[2, 2]);
 /// ```
 pub fn compact_strides(shape: &[usize], strides: &[isize]) -> Option<Strides> {
     if shape.contains(&0) {
@@ -327,22 +330,37 @@ pub fn compact_strides(shape: &[usize], strides: &[isize]) -> Option<Strides> {
     let mut compact = Strides::filled(0, shape.len()).ok()?;
     // The end of the dimension before, in the old layout and in the new one.
     let mut end: Option<(usize, usize)> = None;
-    for d in order {
-        let old = strides[d].unsigned_abs();
+    for d in &order {
+        let old = strides[*d].unsigned_abs();
         let new = match end {
             None => old.min(2),
             Some((before, end)) if old == before => end,
             Some((before, end)) if old > before => end + 1,
             // A step that is never taken.
-            Some((_, end)) if shape[d] == 1 => old.min(end),
-            Some(_) => return None,
+            Some((_, end)) if shape[*d] == 1 => old.min(end),
+            Some(_) => return divided(strides, &order),
         };
-        compact[d] = strides[d].signum() * new as isize;
-        if shape[d] > 1 {
-            end = Some((old.checked_mul(shape[d])?, new.checked_mul(shape[d])?));
+        compact[*d] = strides[*d].signum() * new as isize;
+        if shape[*d] > 1 {
+            end = Some((old.checked_mul(shape[*d])?, new.checked_mul(shape[*d])?));
         }
     }
     Some(compact)
+}
+
+/// Divides strides by what those of some dimensions have in common; steps of more than 1 stay so.
+fn divided(strides: &[isize], dims: &[usize]) -> Option<Strides> {
+    let common = dims.iter().fold(0, |common, d| {
+        let (mut a, mut b) = (common, strides[*d].unsigned_abs());
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    });
+    let mut new = Strides::new(strides).ok()?;
+    let common = isize::try_from(common).ok()?;
+    new.iter_mut().for_each(|stride| *stride = *stride / common * common.min(2));
+    Some(new)
 }
 
 /// Returns whether two indices of a view may refer to the same element, so that the result of

@@ -68,16 +68,11 @@ pub(super) struct Key {
     words: [u64; WORDS],
     len: usize,
     hash: u64,
-    /// The addresses of the tensors among the arguments: an expression may read one twice.
-    tensors: [usize; TENSORS],
-    count: usize,
 }
-
-type Entry = Option<Arc<CallForm>>;
 
 /// The forms of a kernel's calls, allocated at the first.
 #[derive(Default)]
-pub(super) struct KnownForms(Mutex<Vec<Entry>>);
+pub(super) struct KnownForms(Mutex<Vec<Option<Arc<CallForm>>>>);
 
 impl KnownForms {
     /// Returns the form of calls with this key. While another thread looks, none is known.
@@ -98,18 +93,24 @@ impl KnownForms {
     }
 }
 
+impl CallForm {
+    /// Returns whether a call has this form, without making its key.
+    pub(super) fn is_of(&self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> bool {
+        let mut rest = Rest { words: self.key.iter(), is_same: true };
+        Call::new(&mut rest).read(context, args) && rest.is_same && rest.words.next().is_none()
+    }
+}
+
 impl Key {
     #[inline]
     pub(super) fn new() -> Key {
-        Key { words: [0; WORDS], len: 0, hash: 0, tensors: [0; TENSORS], count: 0 }
+        Key { words: [0; WORDS], len: 0, hash: 0 }
     }
 
     /// Makes it the key of a call. Returns false if the arguments are too many, or can't be compared.
     #[inline]
     pub(super) fn fill(&mut self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> bool {
-        self.push(std::ptr::from_ref(context.operator()).addr() as u64);
-        self.push((context.keyset() & DispatchKeySet::BACKENDS).bits());
-        args.iter().all(|arg| self.add(*arg)) && self.len <= WORDS
+        Call::new(self).read(context, args) && self.goes_on()
     }
 
     /// Returns the numbers, of a call that can be compared.
@@ -121,7 +122,17 @@ impl Key {
         // The upper bits of the products depend on all words.
         (self.hash >> 32) as usize % ENTRIES
     }
+}
 
+/// What takes the numbers of a call.
+trait Words {
+    fn push(&mut self, word: u64);
+
+    /// Returns whether more numbers matter.
+    fn goes_on(&self) -> bool;
+}
+
+impl Words for Key {
     /// Adds a number, or only counts it if there is no room.
     #[inline(always)]
     fn push(&mut self, word: u64) {
@@ -131,6 +142,52 @@ impl Key {
         self.len += 1;
         // As in rustc-hash.
         self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    #[inline]
+    fn goes_on(&self) -> bool {
+        self.len <= WORDS
+    }
+}
+
+/// Compares with the numbers of a known key.
+struct Rest<'k> {
+    words: std::slice::Iter<'k, u64>,
+    is_same: bool,
+}
+
+impl Words for Rest<'_> {
+    #[inline(always)]
+    fn push(&mut self, word: u64) {
+        self.is_same &= self.words.next() == Some(&word);
+    }
+
+    #[inline]
+    fn goes_on(&self) -> bool {
+        self.is_same
+    }
+}
+
+/// A call whose numbers are read.
+struct Call<'w, W> {
+    words: &'w mut W,
+    /// The addresses of the tensors among the arguments: an expression may read one twice.
+    tensors: [usize; TENSORS],
+    count: usize,
+}
+
+impl<'w, W: Words> Call<'w, W> {
+    #[inline]
+    fn new(words: &'w mut W) -> Self {
+        Call { words, tensors: [0; TENSORS], count: 0 }
+    }
+
+    /// Hands on all numbers. Returns false if the arguments can't be compared, or if no more numbers matter.
+    #[inline]
+    fn read(&mut self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> bool {
+        self.words.push(std::ptr::from_ref(context.operator()).addr() as u64);
+        self.words.push((context.keyset() & DispatchKeySet::BACKENDS).bits());
+        args.iter().all(|arg| self.words.goes_on() && self.add(*arg))
     }
 
     /// Adds an argument: its kind, from which follows how many numbers there are of it. Returns false
@@ -143,24 +200,24 @@ impl Key {
                 return !object.is_of_registered_class()
                     && object.tensor().is_ok_and(|tensor| self.add_tensor(tensor));
             }
-            ValueRef::None => self.push(0),
-            ValueRef::Bool(flag) => self.push(1 | u64::from(flag) << 8),
+            ValueRef::None => self.words.push(0),
+            ValueRef::Bool(flag) => self.words.push(1 | u64::from(flag) << 8),
             ValueRef::Int(number) => self.add_number(2, number as u64),
             ValueRef::UInt(number) => self.add_number(3, number),
             ValueRef::Float(number) => self.add_number(4, number.to_bits()),
             ValueRef::Complex(Complex { re, im }) => {
                 self.add_number(5, re.to_bits());
-                self.push(im.to_bits());
+                self.words.push(im.to_bits());
             }
-            ValueRef::DType(dtype) => self.push(6 | (dtype as u64) << 8),
-            ValueRef::Device(device) => self.push(7 | number_of(device) << 8),
+            ValueRef::DType(dtype) => self.words.push(6 | (dtype as u64) << 8),
+            ValueRef::Device(device) => self.words.push(7 | number_of(device) << 8),
             ValueRef::Str(text) => {
                 self.add_number(8, text.len() as u64);
-                text.bytes().for_each(|byte| self.push(u64::from(byte)));
+                text.bytes().for_each(|byte| self.words.push(u64::from(byte)));
             }
             list => {
                 self.add_number(9, list.list_len().unwrap_or(0) as u64);
-                return list.items().all(|item| self.len <= WORDS && self.add(item));
+                return list.items().all(|item| self.words.goes_on() && self.add(item));
             }
         }
         true
@@ -168,8 +225,8 @@ impl Key {
 
     #[inline(always)]
     fn add_number(&mut self, kind: u64, number: u64) {
-        self.push(kind);
-        self.push(number);
+        self.words.push(kind);
+        self.words.push(number);
     }
 
     fn add_tensor(&mut self, tensor: &Tensor) -> bool {
@@ -181,9 +238,9 @@ impl Key {
         self.count += 1;
         let (dtype, rank) = (tensor.dtype() as u64, tensor.ndim() as u64);
         let device = number_of(tensor.device());
-        self.push(10 | dtype << 8 | rank << 16 | (same as u64) << 24 | device << 32);
-        tensor.shape().iter().for_each(|size| self.push(*size as u64));
-        tensor.strides().iter().for_each(|stride| self.push(*stride as u64));
+        self.words.push(10 | dtype << 8 | rank << 16 | (same as u64) << 24 | device << 32);
+        tensor.shape().iter().for_each(|size| self.words.push(*size as u64));
+        tensor.strides().iter().for_each(|stride| self.words.push(*stride as u64));
         true
     }
 }

@@ -51,7 +51,6 @@ mod host;
 mod known;
 mod operation;
 mod plan;
-mod random;
 mod record;
 mod recording;
 mod run;
@@ -59,6 +58,7 @@ mod runner;
 mod same;
 mod sequence;
 mod session;
+mod settle;
 mod timer;
 mod waiting;
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{
-    CallContext, DispatchKey, DispatchKeySet, LocalContext, Value as _, inside_layers, local_data,
+    CallContext, DispatchKey, DispatchKeySet, LocalContext, Value as _, local_data,
 };
 use keyfold_tensor::device::current_stream;
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
@@ -17,6 +17,7 @@ use super::decide::{Decision, Form, Inference, decide};
 use super::host::{self, Site};
 use super::known::{CallForm, Key};
 use super::operation::{Operation, Slot, Structure, for_each_tensor};
+use super::sequence::Recorded;
 use super::session::{Options, Session, State};
 
 /// What the kernel at Pipeline tells those at Deferred that its call reaches.
@@ -28,6 +29,9 @@ struct Outer {
     /// The operator of the innermost, if it was compared with a sequence's: by its address.
     compared: Cell<usize>,
 }
+
+/// No layers.
+const NONE: DispatchKeySet = DispatchKeySet::EMPTY;
 
 thread_local! {
     static OUTER: Outer = const {
@@ -68,15 +72,9 @@ pub(super) fn at_pipeline(
     let keyset = context.keyset() - Session::keys();
     let mut compared = 0;
     if session.may_follow() && (keyset - DispatchKeySet::BACKENDS).is_empty() {
-        let mut key = Key::new();
-        if key.fill(context, args) {
-            let layer = DispatchKey::Deferred.into();
-            // Before the session's lock, since it may run any code of the host language.
-            let site = site();
-            let follow = || session.follow_sequence(&key, keyset, args, 0, site);
-            if let Some(value) = inside_layers(layer, follow) {
-                return value;
-            }
+        let call = Recorded { context, args, keyset, layers: DispatchKey::Deferred.into() };
+        if let Some(value) = session.follow_sequence(call, 0, site()) {
+            return value;
         }
         compared = std::ptr::from_ref(context.operator()).addr();
     }
@@ -109,18 +107,17 @@ pub(super) fn at_deferred(
     if depth == 0 || session.is_run_here() {
         return compute(context, args, Some(&session));
     }
+    if session.may_follow() && compared != std::ptr::from_ref(context.operator()).addr() {
+        let call = Recorded { context, args, keyset: keyset_below(context), layers: NONE };
+        if let Some(value) = session.follow_sequence(call, 0, site()) {
+            return value;
+        }
+    }
     // Filled in place, since it is large.
     let mut key = Key::new();
     let fits = inference.is_some() && key.fill(context, args);
-    let key = fits.then_some(&key);
-    if let Some(key) = key
-        && compared != std::ptr::from_ref(context.operator()).addr()
-        && let Some(value) = session.follow_sequence(key, keyset_below(context), args, 0, site())
-    {
-        return value;
-    }
     wait_for_others(&session, args)?;
-    match decide(context, args, inference, key)? {
+    match decide(context, args, inference, fits.then_some(&key))? {
         Decision::AtOnce(reason) if session.only_records => {
             Err(session
                 .refuse(&format!("{} can't be recorded: {reason}", context.operator().name())))
@@ -131,7 +128,7 @@ pub(super) fn at_deferred(
         }
         Decision::Below => compute(context, args, Some(&session)),
         Decision::View => view(context, args),
-        Decision::Record(form) => record(&session, context, args, form, key),
+        Decision::Record(form) => record(&session, context, args, form),
     }
 }
 
@@ -278,7 +275,6 @@ fn record(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
     form: Arc<CallForm>,
-    key: Option<&Key>,
 ) -> Result<Value> {
     let (args_kept, versions) = (Vec::with_capacity(args.len()), SmallVec::new());
     let mut kept = Kept { session, args: args_kept, versions, copied: 0 };
@@ -287,13 +283,10 @@ fn record(
     let (device, written) = (form.device, !form.written.is_empty());
 
     let mut state = session.lock();
-    if let Some(key) = key
-        && session.begin_sequence(&mut state, &form)
-    {
+    if session.begin_sequence(&mut state, &form) {
         drop(state);
-        let args: SmallVec<[ValueRef<'_>; 8]> = kept.iter().map(Value::as_ref).collect();
-        let keyset = keyset_below(context);
-        if let Some(value) = session.follow_sequence(key, keyset, &args, copied, site()) {
+        let call = Recorded { context, args, keyset: keyset_below(context), layers: NONE };
+        if let Some(value) = session.follow_sequence(call, copied, site()) {
             return value;
         }
         state = session.lock();
@@ -379,7 +372,7 @@ impl State {
 
     /// Returns the context of an operation, shared with the one before if they are equal.
     fn local_context(&mut self) -> Arc<LocalContext> {
-        let last = self.context.take().filter(|last| last.is_current_without::<Session>());
+        let last = self.context.take().filter(|last| last.is_current_without::<Session>(NONE));
         let shared = last.unwrap_or_else(|| Arc::new(LocalContext::current().without::<Session>()));
         Arc::clone(self.context.insert(shared))
     }
@@ -412,7 +405,10 @@ impl State {
         }
         after.sort_unstable();
         after.dedup();
-        after.retain(|before| *before != index && self.waiting.get(*before).is_some());
+        let replayed = self.replayed.as_ref().map_or(0..0, |matched| matched.indices());
+        let runs_yet =
+            |before: &usize| self.waiting.get(*before).is_some() || replayed.contains(before);
+        after.retain(|before| *before != index && runs_yet(before));
         after
     }
 }

@@ -16,7 +16,7 @@ use super::host::{self, Watch};
 use super::operation::{Operation, Slot, Stopped, for_each_tensor, memory_id};
 use super::plan;
 use super::recording;
-use super::sequence::Learning;
+use super::sequence::Observed;
 use super::session::{Session, State};
 use crate::profiler::range_with;
 
@@ -113,22 +113,22 @@ impl Session {
             return Err(self.refuse(recording::READS));
         }
         let _turn = self.take_turn()?;
-        let (chosen, old, left, learning, before) = {
+        let (chosen, old, outdated, observed, before) = {
             let mut state = self.lock();
             let chosen = choose(&mut state);
             let before = state.statistics;
             // A few operations that a call needs aren't worth a look at all that waits.
             let is_all = chosen.len() == state.waiting.len();
             let is_plain = is_all && self.options.check.is_none();
-            let learning = if is_plain { Learning::of(&mut state) } else { None };
+            let observed = if is_plain { Observed::of(&mut state) } else { None };
             let old = if is_all { state.merge_equal_calls() } else { Vec::new() };
             if !chosen.is_empty() {
                 state.statistics.flushes += 1;
             }
-            (chosen, old, std::mem::take(&mut state.left), learning, before)
+            (chosen, old, std::mem::take(&mut state.outdated), observed, before)
         };
         // Without the lock: one of them may be the last reference to a large graph.
-        drop((old, left));
+        drop((old, outdated));
         let operations = self.without_dead(&chosen);
         let watch = Watch::new();
         let expected = self.expected(&operations, &watch)?;
@@ -137,12 +137,12 @@ impl Session {
             planned.as_ref().map_or(0, |(_, is_new)| (*is_new).into());
         let plan =
             planned.map_or_else(|| Arc::new(Plan::one_by_one(operations.len())), |own| own.0);
-        let learned = learning.and_then(|learning| learning.record(&operations, &plan));
+        let sequence = observed.and_then(|observed| observed.record(&operations, &plan));
         let mut steps = plan.steps.iter();
         steps.try_for_each(|step| self.run_step(step, &operations, &expected, &watch))?;
-        if let Some(learned) = learned {
+        if let Some(sequence) = sequence {
             let added = self.lock().statistics.combine(before, u64::wrapping_sub);
-            learned.keep(added);
+            sequence.keep(added);
         }
         Ok(())
     }
@@ -404,7 +404,13 @@ impl State {
         }
     }
 
-    fn conclude(&mut self, index: usize, memory: &PendingBuffer, failed: Option<&SharedError>) {
+    /// As [`State::settle`], for one memory.
+    pub(super) fn conclude(
+        &mut self,
+        index: usize,
+        memory: &PendingBuffer,
+        failed: Option<&SharedError>,
+    ) {
         if let Some(error) = failed {
             memory.fail(error.clone());
             return;

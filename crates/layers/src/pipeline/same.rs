@@ -100,7 +100,7 @@ fn are_equal(a: &Operation, b: &Operation) -> bool {
     };
     Arc::ptr_eq(&a.operator, &b.operator)
         && a.keyset == b.keyset
-        && Arc::ptr_eq(&a.context, &b.context)
+        && a.context.is_same(&b.context)
         && a.stream == b.stream
         && a.versions == b.versions
         && places(a) == places(b)

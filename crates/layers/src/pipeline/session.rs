@@ -21,7 +21,7 @@ use super::failure::Failure;
 use super::operation::{Operation, Slot};
 use super::sequence::{Matched, Sequence};
 use super::waiting::Waiting;
-use super::{random, recording, timer};
+use super::{recording, settle, timer};
 
 /// The limits of a pipeline, and its check. A recording that reaches one runs what waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +147,11 @@ pub(super) struct State {
     pub(super) waiting: Waiting,
     /// The calls that are in a known sequence so far; nothing waits then. [`Session::lock`] makes them operations.
     pub(super) matched: Option<Matched>,
+    /// The calls that are replayed now. They become operations again if that fails, so what is recorded meanwhile
+    /// runs after them.
+    pub(super) replayed: Option<Arc<Matched>>,
     /// Sequences that programs have left, to be dropped without the lock.
-    pub(super) left: Vec<Arc<Sequence>>,
+    pub(super) outdated: Vec<Arc<Sequence>>,
     pub(super) pending_bytes: u64,
     /// The part of them that doesn't count against the limit, as of the last time that it was determined.
     pub(super) spared_bytes: u64,
@@ -276,7 +279,7 @@ impl Session {
             !self.open.swap(true, Ordering::Relaxed)
         };
         if first {
-            random::note(&self.this);
+            settle::note(&self.this);
         }
     }
 
@@ -333,7 +336,7 @@ impl Session {
             (state.spared_bytes, state.counted) = (0, 0);
             state.readers.clear();
             state.oldest = None;
-            let sequences = std::mem::take(&mut state.left);
+            let sequences = std::mem::take(&mut state.outdated);
             (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies), sequences)
         };
         if left.is_empty() {

@@ -310,7 +310,7 @@ impl BufferHandle {
     }
 
     /// As [`DeviceBuffer::lend`].
-    pub fn lend(&self) {
+    pub(crate) fn lend(&self) {
         if let Owner::Shared(buffer) = &self.owner {
             buffer.lend();
         }

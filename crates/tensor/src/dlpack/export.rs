@@ -208,7 +208,7 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
     let tensor = tensor.clone().into_lasting()?;
     let Described { data, byte_offset, _address, device, dtype, shape, strides, .. } =
         Described::new(&tensor)?;
-    tensor.buffer().lend();
+    tensor.lend()?;
     let described = Described {
         data,
         byte_offset,

@@ -1,5 +1,7 @@
 //! Reading and writing elements.
 
+use std::sync::OnceLock;
+
 use keyfold_core::{
     Complex, DType, DTypeKind, Device, Element, Error, ErrorKind, Result, Scalar, bf16, f16, layout,
 };
@@ -51,7 +53,31 @@ unsafe fn read_scalar(ptr: *const u8, dtype: DType) -> Scalar {
     }
 }
 
+/// See [`before_lending`].
+static BEFORE_LENDING: OnceLock<fn(&Tensor) -> Result<()>> = OnceLock::new();
+
+/// Sets the function that runs before a tensor's memory is [lent](Tensor::lend) the first time: a layer that defers
+/// calls runs those that read it. Returns false, without effect, if one is set already.
+pub fn before_lending(settle: fn(&Tensor) -> Result<()>) -> bool {
+    BEFORE_LENDING.set(settle).is_ok()
+}
+
 impl Tensor {
+    /// Notes that another library is given the address for longer than a call, so that it may write without a
+    /// count. What waits to read the memory runs before.
+    ///
+    /// # Errors
+    /// Those of [`before_lending`]'s function.
+    pub fn lend(&self) -> Result<()> {
+        if let Some(settle) = BEFORE_LENDING.get()
+            && !self.buffer.is_lent()
+        {
+            settle(self)?;
+        }
+        self.buffer.lend();
+        Ok(())
+    }
+
     #[cold]
     pub(super) fn no_memory(&self) -> Error {
         let device = self.device();

@@ -8,6 +8,7 @@ mod external;
 mod overlap;
 mod view;
 
+pub use access::before_lending;
 pub use attached::Attached;
 use attached::AttachmentSlot;
 pub(crate) use external::Span;

@@ -298,7 +298,7 @@ impl Tensor {
     }
 
     /// Returns a copy of a view on the host whose strides are [of the same kind](layout::compact_strides), so
-    /// that kernels compute the same digits. It is contiguous where there are none.
+    /// that kernels compute the same digits. It is contiguous where these take more than four times the memory.
     ///
     /// # Errors
     /// As [`Tensor::copy`].
@@ -308,11 +308,14 @@ impl Tensor {
         let Some((low, high)) = layout::reach(&self.shape, &strides)? else { return self.copy() };
         let (first, size) = (low.unsigned_abs(), self.dtype().size());
         let elements = layout::numel(&[first + high as usize + 1], size)?;
+        if elements / 4 > self.numel {
+            return self.copy();
+        }
         let mut memory = HostBuffer::zeroed(elements * size)?;
         // The first element isn't the one with the lowest address where a stride is negative.
-        let target = memory.as_bytes_mut()[first * size..].as_mut_ptr();
-        // SAFETY: the target is new, with room for every element that shape and strides reach.
-        unsafe { self.copy_elements_to(target, &strides)? };
+        let start = memory.as_bytes_mut().as_mut_ptr();
+        // SAFETY: the target is new, with room for every element that shape and strides reach from the first one.
+        unsafe { self.copy_elements_to(start.add(first * size), &strides)? };
         let buffer = BufferHandle::aligned(Arc::new(memory), self.dtype());
         Tensor::from_parts(buffer, self.shape.clone(), strides, first)
     }

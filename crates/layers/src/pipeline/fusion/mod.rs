@@ -33,7 +33,7 @@ pub(super) use group::{Group, GroupArgs};
 use outline::Outline;
 pub(super) use plan::{Plan, Step};
 use program::Program;
-pub(super) use schedule::{Concurrent, is_movable, moves};
+pub(super) use schedule::{Concurrent, Moves, is_movable};
 pub(super) use tiled::{CallArgs, Tiled};
 
 /// The payload of a backend's own kernels. A pipeline may compute the expression that such a kernel

@@ -108,9 +108,29 @@ fn has_threads(backend: &dyn GpuBackend) -> bool {
 
 /// Returns whether operations are moved, as far as that isn't in their forms: plans differ for one thread and for
 /// several.
-pub(in crate::pipeline) fn moves(operations: &[Arc<Operation>]) -> bool {
-    let long = operations.iter().find(|one| one.cost.nanoseconds().is_some());
-    long.and_then(|one| backend_of(one)).is_some_and(|backend| has_threads(&*backend.0))
+pub(super) fn moves(operations: &[Arc<Operation>]) -> bool {
+    Moves::of(operations).moves
+}
+
+/// Whether a program was planned for several threads.
+pub(in crate::pipeline) struct Moves {
+    /// The backend whose threads matter; `None` if all operations are short.
+    backend: Option<Arc<dyn GpuBackend>>,
+    moves: bool,
+}
+
+impl Moves {
+    pub(in crate::pipeline) fn of(operations: &[Arc<Operation>]) -> Moves {
+        let long = operations.iter().find(|one| one.cost.nanoseconds().is_some());
+        let backend = long.and_then(|one| backend_of(one)).map(|backend| backend.0);
+        let moves = backend.as_ref().is_some_and(|backend| has_threads(&**backend));
+        Moves { backend, moves }
+    }
+
+    /// Returns whether it would be planned alike today.
+    pub(in crate::pipeline) fn is_as_planned(&self) -> bool {
+        self.backend.as_ref().is_none_or(|backend| has_threads(&**backend) == self.moves)
+    }
 }
 
 /// Returns whether a kernel may run on any thread: that of a backend which computes on the threads that call

@@ -34,7 +34,7 @@ use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, ValueRef, overlap};
 use smallvec::SmallVec;
 
-use super::fusion::{self, CallArgs, Group, Plan, Step as Planned};
+use super::fusion::{CallArgs, Group, Plan, Step as Planned};
 use super::host::{Watch, is_interrupt};
 use super::operation::Operation;
 use super::session::{Options, Session};
@@ -202,11 +202,6 @@ impl Recording {
         self.dispatchers.iter().all(registered) && self.constants.iter().all(same)
     }
 
-    /// Returns whether operations would be moved among threads today.
-    pub(super) fn moves(&self) -> bool {
-        fusion::moves(&self.operations)
-    }
-
     /// Returns the number of operations that are computed, and of the steps that do.
     pub fn counts(&self) -> (usize, usize) {
         (self.operations.len(), self.plan.steps.iter().map(Planned::count).sum())
@@ -246,10 +241,23 @@ impl Recording {
     /// That of the first operation that fails in the plan's order, with its place and the line that recorded it;
     /// an interrupt.
     pub fn replay(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.replay_by(inputs, &OnceCell::new())
+    }
+
+    /// As [`Recording::replay`], with a look for interrupts between all steps.
+    pub(super) fn replay_watched(&self, inputs: &[Tensor], watch: Watch) -> Result<Vec<Tensor>> {
+        self.replay_by(inputs, &OnceCell::from(watch))
+    }
+
+    /// Looks for interrupts between steps by a watch that has begun.
+    fn replay_by(&self, inputs: &[Tensor], watch: &OnceCell<Watch>) -> Result<Vec<Tensor>> {
         let mut memories = Memories::new(inputs, self.memories);
-        let watch = OnceCell::new();
+        let looks = watch.get().is_some();
         for step in &self.steps {
-            self.run(&self.plan.steps[step.planned], step, &mut memories, &watch)?;
+            if looks && let Some(watch) = watch.get() {
+                watch.look()?;
+            }
+            self.run(&self.plan.steps[step.planned], step, &mut memories, watch)?;
         }
         self.outputs.iter().map(|output| output.tensor(&memories)).collect()
     }

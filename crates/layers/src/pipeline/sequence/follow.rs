@@ -4,26 +4,52 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use keyfold_core::Result;
-use keyfold_dispatch::DispatchKeySet;
+use keyfold_dispatch::{CallContext, DispatchKeySet};
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 
 use super::{Call, Input, Matched, Sequence, Source, table};
 use crate::pipeline::copies::{bytes_of, copy_of};
 use crate::pipeline::host::Site;
-use crate::pipeline::known::{CallForm, Key};
-use crate::pipeline::operation::{for_each_tensor, memory_id};
+use crate::pipeline::known::CallForm;
+use crate::pipeline::operation::{for_each_tensor, is_one, memory_id};
 use crate::pipeline::record::Results;
 use crate::pipeline::session::{Session, State};
 
-/// A copy of another library's array, and its place among the tensors of the arguments.
-type Copy = (usize, Tensor);
+/// A copy of another library's array.
+struct Copy {
+    /// The array's place among the tensors of the arguments.
+    place: usize,
+    tensor: Tensor,
+    /// Whether it was made now.
+    is_new: bool,
+}
+
+/// A call that is recorded.
+#[derive(Clone, Copy)]
+pub(in crate::pipeline) struct Recorded<'c> {
+    pub(in crate::pipeline) context: &'c CallContext<'c, Value>,
+    pub(in crate::pipeline) args: &'c [ValueRef<'c>],
+    /// The keys below the pipeline.
+    pub(in crate::pipeline) keyset: DispatchKeySet,
+    /// The layers that would run around it at Deferred, and don't here.
+    pub(in crate::pipeline) layers: DispatchKeySet,
+}
+
+impl Recorded<'_> {
+    /// Returns whether it is of the form, and in the context, of a call of a sequence.
+    fn is(self, call: &Call) -> bool {
+        call.form.is_of(self.context, self.args)
+            && self.keyset == call.keyset
+            && call.context.is_current_without::<Session>(self.layers)
+    }
+}
 
 /// Why a call isn't the next one of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Other {
+enum Mismatch {
     Call,
     /// It may be, where the other library's memory that it reads is copied.
-    LentMemory,
+    NeedsCopies,
 }
 
 impl Session {
@@ -49,9 +75,7 @@ impl Session {
     /// the number of bytes of copies that were made of arguments before.
     pub(in crate::pipeline) fn follow_sequence(
         &self,
-        key: &Key,
-        keyset: DispatchKeySet,
-        args: &[ValueRef<'_>],
+        call: Recorded<'_>,
         copied: u64,
         site: Option<Site>,
     ) -> Option<Result<Value>> {
@@ -59,15 +83,28 @@ impl Session {
             return None;
         }
         let mut state = self.lock_as_is();
-        match state.matched.as_mut()?.follow(key, keyset, args, &[], copied) {
+        match state.matched.as_mut()?.follow(call, &[], copied) {
             Ok(()) => {}
-            Err(Other::Call) => return None,
-            Err(Other::LentMemory) => {
+            Err(Mismatch::Call) => return None,
+            Err(Mismatch::NeedsCopies) => {
                 // Without the lock, since copying takes time.
                 drop(state);
-                let (copies, copied) = copies_of(self, args)?;
+                let copies = copies_of(self, call.args)?;
+                let new = copies.iter().filter(|copy| copy.is_new);
+                let copied = copied + new.map(|copy| bytes_of(&copy.tensor)).sum::<u64>();
                 state = self.lock_as_is();
-                state.matched.as_mut()?.follow(key, keyset, args, &copies, copied).ok()?;
+                let followed = state.matched.as_mut().map(|one| one.follow(call, &copies, copied));
+                if followed != Some(Ok(())) {
+                    // The operation that is recorded instead copies again, and counts its copies.
+                    let is_new = |_: &_, known: &mut Tensor| {
+                        let is_it = |copy: &Copy| known.buffer().shares_with(copy.tensor.buffer());
+                        copies.iter().any(|copy| copy.is_new && is_it(copy))
+                    };
+                    let old: Vec<_> = state.copies.extract_if(is_new).collect();
+                    drop(state);
+                    drop(old);
+                    return None;
+                }
             }
         }
         let matched = state.matched.as_mut()?;
@@ -101,17 +138,15 @@ impl Session {
     }
 }
 
-/// Copies other libraries' arrays among the arguments. Returns the copies, and the bytes of those that were made
-/// now; `None` if one can't be copied.
-fn copies_of(session: &Session, args: &[ValueRef<'_>]) -> Option<(Vec<Copy>, u64)> {
-    let (mut place, mut bytes, mut copies) = (0, 0, Some(Vec::new()));
+/// Copies other libraries' arrays among the arguments; `None` if one can't be copied.
+fn copies_of(session: &Session, args: &[ValueRef<'_>]) -> Option<Vec<Copy>> {
+    let (mut place, mut copies) = (0, Some(Vec::new()));
     for arg in args {
         for_each_tensor(*arg, &mut |tensor| {
             if tensor.buffer().is_lent() {
                 match (copy_of(session, tensor), &mut copies) {
-                    (Ok((copy, is_new)), Some(copies)) => {
-                        bytes += if is_new { bytes_of(&copy) } else { 0 };
-                        copies.push((place, copy));
+                    (Ok((tensor, is_new)), Some(copies)) => {
+                        copies.push(Copy { place, tensor, is_new });
                     }
                     _ => copies = None,
                 }
@@ -119,14 +154,14 @@ fn copies_of(session: &Session, args: &[ValueRef<'_>]) -> Option<(Vec<Copy>, u64
             place += 1;
         });
     }
-    copies.map(|copies| (copies, bytes))
+    copies
 }
 
 impl Matched {
     fn new(sequence: Arc<Sequence>, first: usize) -> Matched {
         let count = sequence.calls.len();
         Matched {
-            tried: Vec::new(),
+            replaced: Vec::new(),
             first,
             inputs: Vec::new(),
             results: Vec::with_capacity(sequence.results.len()),
@@ -141,25 +176,22 @@ impl Matched {
     /// which takes its place. `copied` is the number of bytes of copies that were made for it.
     fn follow(
         &mut self,
-        key: &Key,
-        keyset: DispatchKeySet,
-        args: &[ValueRef<'_>],
+        recorded: Recorded<'_>,
         copies: &[Copy],
         copied: u64,
-    ) -> Result<(), Other> {
+    ) -> Result<(), Mismatch> {
         let at = self.len();
         if !self.sequence.is_current() {
-            return Err(Other::Call);
+            return Err(Mismatch::Call);
         }
-        let is_it = |sequence: &Sequence| {
-            sequence.calls.get(at).is_some_and(|call| is_call(call, key, keyset))
-        };
+        let is_it =
+            |sequence: &Sequence| sequence.calls.get(at).is_some_and(|call| recorded.is(call));
         let Matched { inputs, results, .. } = self;
         let mut tensors = Tensors { inputs, results, copies, have_lent: false };
-        if !is_it(&self.sequence) || !tensors.are_of(&self.sequence.calls[at], args) {
-            let reads = |sequence: &Sequence| tensors.are_of(&sequence.calls[at], args);
+        if !is_it(&self.sequence) || !tensors.are_of(&self.sequence.calls[at], recorded.args) {
+            let reads = |sequence: &Sequence| tensors.are_of(&sequence.calls[at], recorded.args);
             let Some(other) = table::instead_of((&self.sequence, at), is_it, reads) else {
-                return Err(if tensors.have_lent { Other::LentMemory } else { Other::Call });
+                return Err(if tensors.have_lent { Mismatch::NeedsCopies } else { Mismatch::Call });
             };
             self.change(other);
         }
@@ -223,7 +255,7 @@ impl Tensors<'_> {
             return false;
         }
         let copy = match tensor.buffer().is_lent() {
-            true => match self.copies.iter().find(|(at, ..)| *at == place) {
+            true => match self.copies.iter().find(|copy| copy.place == place) {
                 Some(copy) => Some(copy),
                 None => {
                     self.have_lent = true;
@@ -232,7 +264,7 @@ impl Tensors<'_> {
             },
             false => None,
         };
-        let tensor = copy.map_or(tensor, |(_, copy)| copy);
+        let tensor = copy.map_or(tensor, |copy| &copy.tensor);
         if let Some(known) = self.inputs.get(number) {
             let (own, other) = (known.tensor.buffer(), tensor.buffer());
             return (own.shares_with(other) || known.memory == memory_id(tensor))
@@ -245,14 +277,12 @@ impl Tensors<'_> {
             Err(_) => return false,
         };
         let (memory, version) = (memory_id(&own), own.version());
+        // Equal calls are merged, so one tensor in the place of two makes another program.
+        let is_known = |known: &Input| known.memory == memory && is_one(&known.tensor, &own);
+        if self.inputs.iter().any(is_known) {
+            return false;
+        }
         self.inputs.push(Input { tensor: own, memory, version });
         number + 1 == self.inputs.len()
     }
-}
-
-/// Returns whether a call is of the form, and in the context, of one of a sequence.
-fn is_call(call: &Call, key: &Key, keyset: DispatchKeySet) -> bool {
-    key.words() == &*call.form.key
-        && keyset == call.keyset
-        && call.context.is_current_without::<Session>()
 }

@@ -8,10 +8,10 @@ use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::table::{self, Look};
+use super::table::{self, Signature};
 use super::{Argument, Call, Sequence, Source, View};
 use crate::pipeline::decide::Form;
-use crate::pipeline::fusion::{self, Plan};
+use crate::pipeline::fusion::{self, Moves, Plan};
 use crate::pipeline::operation::{Operation, for_each_tensor, is_one};
 use crate::pipeline::recording::{Recording, dispatchers_of};
 use crate::pipeline::session::{State, Statistics};
@@ -22,7 +22,7 @@ const MOST_CALLS: usize = 4096;
 
 /// The calls of a flush, before it changes and runs them.
 #[derive(Default)]
-pub(in crate::pipeline) struct Learning {
+pub(in crate::pipeline) struct Observed {
     calls: Vec<Call>,
     inputs: Vec<Tensor>,
     results: Vec<(usize, usize)>,
@@ -32,34 +32,35 @@ pub(in crate::pipeline) struct Learning {
     numbers: FxHashMap<usize, usize>,
 }
 
-impl Learning {
+impl Observed {
     /// Looks at all operations that wait; `None` if they can't be recognised later, or if the flush before that
     /// began as they do was another one.
-    pub(in crate::pipeline) fn of(state: &mut State) -> Option<Learning> {
+    pub(in crate::pipeline) fn of(state: &mut State) -> Option<Observed> {
         let (mut waiting, len) = (state.waiting.iter(), state.waiting.len());
         let first = waiting.next()?;
-        let look = Look::new(&first.form, &waiting.next_back().unwrap_or(first).form, len);
-        let (is_again, old) = table::look_again(look);
-        state.left.extend(old);
+        let last = waiting.next_back().unwrap_or(first);
+        let (is_again, old) = table::note_flush(Signature::new(&first.form, &last.form, len));
+        state.outdated.extend(old);
         if len > MOST_CALLS || !state.running.is_empty() || !is_again {
             return None;
         }
-        let mut learning = Learning::default();
+        let mut observed = Observed::default();
         let references = references(state.waiting.iter());
         for operation in state.waiting.iter() {
-            learning.add(operation, &references)?;
+            observed.add(operation, &references)?;
         }
-        Some(learning)
+        Some(observed)
     }
 
-    /// Adds a call; `None` if it isn't a pure one of keyfold's own kernels on memory of the host.
+    /// Adds a call; `None` if it isn't a pure one on memory of the host. A context with objects, such as a profile,
+    /// would be kept alive, and is another one each time.
     fn add(&mut self, operation: &Operation, references: &FxHashMap<usize, usize>) -> Option<()> {
-        let is_own = || operation.operator.with_kernel(operation.keyset, fusion::is_movable);
         let is_plain = operation.is_pure()
             && !operation.key.is_empty()
             && operation.stream.is_none()
-            && operation.device.kind().is_host();
-        if !is_plain || is_own() != Some(true) {
+            && operation.device.kind().is_host()
+            && !operation.context.has_objects();
+        if !is_plain {
             return None;
         }
         let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,12 +159,17 @@ impl Learning {
         })
     }
 
-    /// Records the plan of these operations, those of the calls whose results are read.
+    /// Records the plan of these operations, those of the calls whose results are read; `None` if a kernel isn't
+    /// keyfold's own. Without the state's lock, since a look at kernels may drop others.
     pub(in crate::pipeline) fn record(
         self,
         operations: &[Arc<Operation>],
         plan: &Arc<Plan>,
-    ) -> Option<Learned> {
+    ) -> Option<NewSequence> {
+        let is_own = |call: &Call| call.operator.with_kernel(call.keyset, fusion::is_movable);
+        if !self.calls.iter().all(|call| is_own(call) == Some(true)) {
+            return None;
+        }
         let mut outputs = Vec::new();
         for (memory, is_held) in self.memories.iter().zip(&self.held) {
             if *is_held {
@@ -171,23 +177,32 @@ impl Learning {
             }
         }
         let recording = Recording::of_calls(operations, plan, &self.inputs, &outputs).ok()?;
-        let Learning { calls, results, held, .. } = self;
+        let Observed { calls, results, held, .. } = self;
         let dispatchers = dispatchers_of(calls.iter().map(|call| &*call.operator)).ok()?;
-        let (moves, statistics) = (fusion::moves(operations), Statistics::default());
-        let left = AtomicU32::new(0);
-        let sequence =
-            Sequence { calls, results, held, recording, dispatchers, moves, statistics, left };
-        Some(Learned(sequence))
+        let (moves, statistics) = (Moves::of(operations), Statistics::default());
+        let mismatches = AtomicU32::new(0);
+        let sequence = Sequence {
+            calls,
+            results,
+            held,
+            recording,
+            dispatchers,
+            moves,
+            statistics,
+            mismatches,
+        };
+        Some(NewSequence(sequence))
     }
 }
 
 /// A sequence whose flush hasn't succeeded yet.
-pub(in crate::pipeline) struct Learned(Sequence);
+pub(in crate::pipeline) struct NewSequence(Sequence);
 
-impl Learned {
+impl NewSequence {
     /// Keeps the sequence for later programs. `statistics` is what its flush added to the counters.
     pub(in crate::pipeline) fn keep(mut self, statistics: Statistics) {
-        if statistics.failed == 0 && statistics.skipped == 0 {
+        // A handler of a signal may have run something else meanwhile.
+        if statistics.failed == 0 && statistics.skipped == 0 && statistics.flushes == 1 {
             // What others recorded meanwhile isn't the flush's, nor is a plan that is known from now on.
             self.0.statistics = Statistics { recorded: 0, at_once: 0, planned: 0, ..statistics };
             table::keep(self.0);

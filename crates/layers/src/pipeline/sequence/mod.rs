@@ -6,8 +6,8 @@
 //! sequence stands for them, and a flush at its end replays the recording. Where a program goes another way, or
 //! something else looks at what waits, the calls become operations that wait, as if no sequence were known.
 //!
-//! Sequences have only pure calls of keyfold's own kernels on memory of the host, so that nothing tells in
-//! which way they were computed: what fails is computed once more, as operations.
+//! Sequences have only pure calls of keyfold's own kernels on memory of the host: what fails is computed once
+//! more, as operations, and a thread that looks at what waits during a replay makes it operations, too.
 
 mod follow;
 mod learn;
@@ -22,11 +22,13 @@ use keyfold_dispatch::{DispatchKeySet, Dispatcher, LocalContext, Operator};
 use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use smallvec::SmallVec;
 
+use super::fusion::Moves;
 use super::host::Site;
 use super::known::CallForm;
 use super::recording::Recording;
 use super::session::Statistics;
-pub(super) use learn::Learning;
+pub(super) use follow::Recorded;
+pub(super) use learn::Observed;
 
 /// The calls of an earlier flush.
 pub(super) struct Sequence {
@@ -39,12 +41,12 @@ pub(super) struct Sequence {
     recording: Recording,
     /// The dispatchers of the operators, with the state of their registrations.
     dispatchers: Vec<(Dispatcher<Value>, u64)>,
-    /// Whether the backend had several threads, for which it is planned.
-    moves: bool,
+    /// Whether it is planned for several threads.
+    moves: Moves,
     /// What the flush adds to the counters.
     statistics: Statistics,
     /// How often programs have left it since it was replayed last.
-    left: AtomicU32,
+    mismatches: AtomicU32,
 }
 
 /// A call of a sequence.
@@ -97,7 +99,7 @@ pub(super) struct Matched {
     sequence: Arc<Sequence>,
     /// Sequences that agreed with fewer calls. They aren't dropped under a lock: a kernel's destructor may run
     /// any code.
-    tried: Vec<Arc<Sequence>>,
+    replaced: Vec<Arc<Sequence>>,
     /// The index of the first call, among those that the session has recorded.
     first: usize,
     inputs: Vec<Input>,
@@ -119,6 +121,6 @@ impl Matched {
 
     /// Goes on with another sequence, which agrees so far.
     fn change(&mut self, other: Arc<Sequence>) {
-        self.tried.push(std::mem::replace(&mut self.sequence, other));
+        self.replaced.push(std::mem::replace(&mut self.sequence, other));
     }
 }

@@ -1,7 +1,8 @@
 //! What becomes of the calls that a program had in common with a sequence: they are replayed, or made operations.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use keyfold_core::{Error, ErrorKind, Result, SharedError};
 use keyfold_dispatch::DispatchKey;
@@ -9,12 +10,17 @@ use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use smallvec::SmallVec;
 
 use super::{Argument, Input, Matched, Sequence, Source, View, table};
-use crate::pipeline::host;
+use crate::pipeline::copies::bytes_of;
+use crate::pipeline::host::{self, Watch};
 use crate::pipeline::known::CallForm;
 use crate::pipeline::operation::{Operation, Slot, owning};
 use crate::pipeline::session::{Session, State};
 use crate::pipeline::waiting::Waiting;
 use crate::profiler;
+
+/// The most bytes of inputs that only the record keeps: operations give each back as soon as it was read, and a
+/// replay doesn't, in case that it fails.
+const MOST_KEPT: u64 = 1 << 24;
 
 impl Session {
     /// Computes the calls of a sequence, if a program has made all of them, and nothing else. `None` if what waits
@@ -32,48 +38,72 @@ impl Session {
             if state.runner.is_some() || !state.matched.as_mut().is_some_and(Matched::is_complete) {
                 return None;
             }
-            let matched = state.matched.take()?;
+            let matched = Arc::new(state.matched.take()?);
             self.matches.store(false, Ordering::Relaxed);
             // Calls of other threads have later indices, if these become operations yet.
             state.waiting.first = matched.first + matched.len();
+            state.replayed = Some(Arc::clone(&matched));
             (matched, self.begin_turn(state))
         };
-        let Err(error) = matched.compute() else {
-            let statistics = matched.sequence.statistics;
-            let mut state = self.lock_as_is();
-            state.statistics = state.statistics.combine(statistics, u64::wrapping_add);
-            state.statistics.recognised += 1;
-            state.pending_bytes = state.pending_bytes.saturating_sub(matched.bytes);
-            state.note_ran();
-            drop(state);
-            table::note_replay(&matched.sequence);
-            // Without the lock, since large memory is given back.
-            drop(matched);
-            drop(turn);
-            return Some(Ok(()));
+        let computed = matched.compute();
+        let mut state = self.lock_as_is();
+        // A signal handler that looked at what waits has made the calls operations.
+        let is_whole = state.replayed.take().is_some();
+        let outcome = match computed {
+            Ok(computed) if is_whole => {
+                matched.finish(&mut state, computed);
+                Some(Ok(()))
+            }
+            Ok(_) => None,
+            Err(error) => {
+                if is_whole {
+                    self.wait_again(&matched, &mut state);
+                }
+                // An error of an operation is found, and told, by running it as one.
+                host::is_interrupt(&error).then_some(Err(error))
+            }
         };
-        {
-            let mut state = self.lock_as_is();
-            let later = std::mem::replace(&mut state.waiting, Waiting::from(matched.first));
-            matched.become_operations(self, &mut state);
-            state.waiting.append(later);
+        drop(state);
+        if matches!(outcome, Some(Ok(()))) {
+            table::note_replay(&matched.sequence);
         }
+        // Without the lock, since large memory is given back.
+        drop(matched);
         drop(turn);
-        // An error of an operation is found, and told, by running it as one.
-        host::is_interrupt(&error).then_some(Err(error))
+        outcome
     }
 
-    /// Makes the calls that a program had in common with a sequence operations that wait.
+    /// Makes the calls that a program had in common with a sequence operations that wait: those that were made so
+    /// far, or, on the thread that replays them, all.
     pub(in crate::pipeline) fn leave_sequence(&self, state: &mut State) {
         if let Some(matched) = state.matched.take() {
             self.matches.store(false, Ordering::Relaxed);
-            matched.sequence.left.fetch_add(1, Ordering::Relaxed);
+            matched.sequence.mismatches.fetch_add(1, Ordering::Relaxed);
             matched.become_operations(self, state);
         }
+        if state.replayed.is_some()
+            && state.is_run_here()
+            && let Some(matched) = state.replayed.take()
+        {
+            self.wait_again(&matched, state);
+        }
+    }
+
+    /// Makes the calls of a replay operations, before what was recorded meanwhile.
+    fn wait_again(&self, matched: &Matched, state: &mut State) {
+        let later = std::mem::replace(&mut state.waiting, Waiting::from(matched.first));
+        matched.sequence.mismatches.fetch_add(1, Ordering::Relaxed);
+        matched.become_operations(self, state);
+        state.waiting.append(later);
     }
 }
 
 impl Matched {
+    /// Returns the indices of the calls.
+    pub(in crate::pipeline) fn indices(&self) -> Range<usize> {
+        self.first..self.first + self.len()
+    }
+
     /// Returns whether the program is the sequence's, or that of another one that agrees, which takes its place:
     /// the calls, what is held of the results, and the inputs as they were.
     fn is_complete(&mut self) -> bool {
@@ -81,7 +111,7 @@ impl Matched {
         let fits = |sequence: &Sequence| {
             is_as_long(sequence)
                 && !sequence.is_outdated()
-                && sequence.moves == sequence.recording.moves()
+                && sequence.moves.is_as_planned()
                 && self.are_held(&sequence.held)
         };
         if !fits(&self.sequence) {
@@ -91,35 +121,45 @@ impl Matched {
             };
             self.change(other);
         }
-        self.inputs.iter().all(|input| input.tensor.version() == input.version)
+        let is_kept = |input: &&Input| input.tensor.buffer().shares() == 1;
+        let kept: u64 = self.inputs.iter().filter(is_kept).map(|one| bytes_of(&one.tensor)).sum();
+        kept <= MOST_KEPT && self.inputs.iter().all(|input| input.tensor.version() == input.version)
     }
 
-    /// Computes the results that are held, and fills their memory.
-    fn compute(&self) -> Result<()> {
-        let sequence = &self.sequence;
+    /// Computes the results that are held.
+    fn compute(&self) -> Result<Vec<Tensor>> {
         let inputs: Vec<Tensor> = self.inputs.iter().map(|input| input.tensor.clone()).collect();
-        let computed = sequence.recording.replay(&inputs)?;
-        drop(inputs);
-        let held = self.results.iter().zip(&sequence.held).filter(|(_, held)| **held);
-        for ((memory, _), computed) in held.zip(computed) {
-            let Some(memory) = memory.as_ref().and_then(|memory| memory.upgrade()) else {
-                continue;
-            };
+        let computed = self.sequence.recording.replay_watched(&inputs, Watch::new())?;
+        computed.into_iter().map(owning).collect()
+    }
+
+    /// Fills the memory of the results, and counts.
+    fn finish(&self, state: &mut State, computed: Vec<Tensor>) {
+        let Matched { sequence, first, results, bytes, .. } = self;
+        let held = results.iter().zip(&sequence.held).enumerate().filter(|(_, (_, held))| **held);
+        for ((number, (memory, _)), computed) in held.zip(computed) {
+            let Some(memory) = memory.as_ref().and_then(Weak::upgrade) else { continue };
             match stage(&memory, computed) {
-                Ok(()) => memory.fill(),
+                // A write that another thread recorded meanwhile fills it.
+                Ok(()) => state.conclude(first + sequence.results[number].0, &memory, None),
                 Err(error) => memory.fail(SharedError::new(error)),
             }
         }
-        Ok(())
+        state.statistics = state.statistics.combine(sequence.statistics, u64::wrapping_add);
+        state.statistics.recognised += 1;
+        state.pending_bytes = state.pending_bytes.saturating_sub(*bytes);
+        state.note_ran();
     }
 
     /// Adds an operation for each call.
-    fn become_operations(self, session: &Session, state: &mut State) {
-        let Matched { sequence, first, inputs, results, sites, tried, copied, .. } = self;
+    fn become_operations(&self, session: &Session, state: &mut State) {
+        let Matched { sequence, first, inputs, results, sites, replaced, copied, .. } = self;
+        // What they read is noted yet.
+        state.noted = state.noted.min(*first);
         let mut memories: Vec<Option<Arc<PendingBuffer>>> = Vec::with_capacity(results.len());
         for (at, (call, site)) in sequence.calls.iter().zip(sites).enumerate() {
             let (index, form) = (first + at, &call.form);
-            let remade = Remade { sequence: &sequence, inputs: &inputs, memories: &memories };
+            let remade = Remade { sequence, inputs, memories: &memories };
             let args: Vec<Value> = call.args.iter().map(|arg| remade.argument(arg)).collect();
             let versions = call.tensors.iter().filter_map(|source| match source {
                 Source::Input(number) => Some(inputs[*number].version),
@@ -154,7 +194,7 @@ impl Matched {
                 operator: Arc::clone(&call.operator),
                 keyset: call.keyset,
                 context: Arc::clone(&call.context),
-                site,
+                site: site.clone(),
                 stream: None,
                 after: state.order(session, index, form, &args),
                 form: Arc::clone(form),
@@ -165,14 +205,16 @@ impl Matched {
             };
             state.waiting.push(Arc::new(operation));
         }
-        state.left.extend(tried);
-        state.left.push(sequence);
+        let last = self.len().checked_sub(1).and_then(|last| sequence.calls.get(last));
+        state.context = last.map(|last| Arc::clone(&last.context));
+        state.outdated.extend(replaced.iter().cloned());
+        state.outdated.push(Arc::clone(sequence));
     }
 }
 
 /// Stores a result as the memory of a pending tensor.
 fn stage(memory: &PendingBuffer, result: Tensor) -> Result<()> {
-    match owning(result)?.into_buffer().into_shared() {
+    match result.into_buffer().into_shared() {
         Some(computed) => memory.stage(computed),
         None => Err(Error::new(ErrorKind::Return, "a result is memory of another library")),
     }

@@ -16,22 +16,22 @@ const ENTRIES: usize = 64;
 const ALIKE: usize = 8;
 
 /// The number of programs that leave a sequence, after which it isn't tried again.
-const MOST_LEFT: u32 = 8;
+const MOST_MISMATCHES: u32 = 8;
 
 /// The most sequences that are learned without one being replayed: numbers of programs may be others each time.
 const CREDIT: u32 = 16;
 
-/// What the last flush was that began with a call of some form. Equal ones are probably one program's.
+/// Tells flushes apart: equal signatures are probably one program's.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct Signature {
     first: u64,
     last: u64,
     len: usize,
 }
 
-impl Look {
-    pub(super) fn new(first: &CallForm, last: &CallForm, len: usize) -> Look {
-        Look { first: sign(first), last: sign(last), len }
+impl Signature {
+    pub(super) fn new(first: &CallForm, last: &CallForm, len: usize) -> Signature {
+        Signature { first: sign(first), last: sign(last), len }
     }
 }
 
@@ -43,7 +43,7 @@ fn sign(form: &CallForm) -> u64 {
 }
 
 struct Entry {
-    seen: Look,
+    seen: Signature,
     credit: u32,
     sequences: Vec<Arc<Sequence>>,
 }
@@ -59,20 +59,21 @@ fn place(first: u64) -> usize {
     (first >> 32) as usize % ENTRIES
 }
 
-/// Notes a flush of this look. Returns whether it is the second one in a row, whose calls may be learned, and
+/// Notes a flush of this signature. Returns whether it is the second one in a row, whose calls may be learned, and
 /// sequences that aren't known any more, to be dropped without a lock.
-pub(super) fn look_again(look: Look) -> (bool, Vec<Arc<Sequence>>) {
+pub(super) fn note_flush(signature: Signature) -> (bool, Vec<Arc<Sequence>>) {
     let Some(mut known) = known() else { return (false, Vec::new()) };
     known.resize_with(ENTRIES, || None);
-    let entry = &mut known[place(look.first)];
+    let entry = &mut known[place(signature.first)];
     match entry {
-        Some(entry) if entry.seen == look => (entry.credit > 0, Vec::new()),
-        Some(entry) if entry.seen.first == look.first => {
-            entry.seen = look;
+        Some(entry) if entry.seen == signature => (entry.credit > 0, Vec::new()),
+        Some(entry) if entry.seen.first == signature.first => {
+            entry.seen = signature;
             (false, Vec::new())
         }
         _ => {
-            let old = entry.replace(Entry { seen: look, credit: CREDIT, sequences: Vec::new() });
+            let old =
+                entry.replace(Entry { seen: signature, credit: CREDIT, sequences: Vec::new() });
             (false, old.map_or(Vec::new(), |old| old.sequences))
         }
     }
@@ -127,7 +128,7 @@ pub(super) fn instead_of(
 
 /// Notes that a sequence was replayed: it is the first to be tried.
 pub(super) fn note_replay(sequence: &Arc<Sequence>) {
-    sequence.left.store(0, Ordering::Relaxed);
+    sequence.mismatches.store(0, Ordering::Relaxed);
     if let Some(first) = sequence.first()
         && let Some(mut known) = known()
         && let Some(Some(entry)) = known.get_mut(place(first))
@@ -145,7 +146,7 @@ impl Sequence {
 
     /// Returns whether it isn't tried any more: programs leave it, or kernels were registered since.
     pub(super) fn is_outdated(&self) -> bool {
-        self.left.load(Ordering::Relaxed) >= MOST_LEFT || !self.is_current()
+        self.mismatches.load(Ordering::Relaxed) >= MOST_MISMATCHES || !self.is_current()
     }
 
     /// Returns whether no kernel was registered or removed since.

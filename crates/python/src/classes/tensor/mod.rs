@@ -142,7 +142,7 @@ impl PyTensor {
     /// The address of the first element in its device's own address space; 0 without memory.
     fn data_ptr(&self, py: Python<'_>) -> PyResult<usize> {
         let address = self.tensor.raw_data_ptr().py(py)?.addr();
-        self.tensor.buffer().lend();
+        self.tensor.lend().py(py)?;
         Ok(address)
     }
 

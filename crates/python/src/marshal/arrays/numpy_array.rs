@@ -425,7 +425,7 @@ pub(crate) fn into_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, P
 pub(crate) fn numpy_view<'py>(slf: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
     let tensor = &slf.get().tensor;
     let array = from_tensor(slf.clone())?;
-    tensor.buffer().lend();
+    tensor.lend().py(slf.py())?;
     if tensor.moves() {
         array.getattr("flags")?.setattr("writeable", false)?;
     }

@@ -1,0 +1,45 @@
+//! What happens outside of calls, and after what was recorded before: a device's random state is read and set after
+//! the recorded draws, and another library is given memory, to which it may write unseen, after it was read.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use keyfold_core::Result;
+use keyfold_tensor::device::random;
+use keyfold_tensor::{Tensor, before_lending};
+
+use super::session::Session;
+
+/// The pipelines that exist.
+static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
+
+/// Adds a pipeline.
+pub(super) fn note(session: &Weak<Session>) {
+    random::before_access(settle_random);
+    before_lending(settle_memory);
+    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    sessions.retain(|known| known.strong_count() > 0);
+    sessions.push(Weak::clone(session));
+}
+
+fn sessions() -> Vec<Arc<Session>> {
+    let sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    sessions.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Runs what waits to read a tensor's memory. A recorder's replays read what is there then.
+fn settle_memory(tensor: &Tensor) -> Result<()> {
+    let sessions = sessions();
+    let mut waiting = sessions.iter().filter(|session| !session.only_records);
+    waiting.try_for_each(|session| session.settle_memories(&[tensor]))
+}
+
+/// Runs the recorded draws of all pipelines.
+fn settle_random() -> Result<()> {
+    let sessions = sessions();
+    let here = Session::current();
+    // A recorder runs nothing; only the program that it records is refused.
+    let concerns = |session: &&Arc<Session>| {
+        !session.only_records || here.as_ref().is_some_and(|here| Arc::ptr_eq(here, session))
+    };
+    sessions.iter().filter(concerns).try_for_each(|session| session.settle_random())
+}
