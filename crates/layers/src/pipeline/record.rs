@@ -72,7 +72,8 @@ pub(super) fn at_pipeline(
     let keyset = context.keyset() - Session::keys();
     let mut compared = 0;
     if session.may_follow() && (keyset - DispatchKeySet::BACKENDS).is_empty() {
-        let call = Recorded { context, args, keyset, layers: DispatchKey::Deferred.into() };
+        let layers = DispatchKey::Deferred.into();
+        let call = Recorded { context, args, read: args, keyset, layers };
         if let Some(value) = session.follow_sequence(call, 0, site()) {
             return value;
         }
@@ -108,7 +109,8 @@ pub(super) fn at_deferred(
         return compute(context, args, Some(&session));
     }
     if session.may_follow() && compared != std::ptr::from_ref(context.operator()).addr() {
-        let call = Recorded { context, args, keyset: keyset_below(context), layers: NONE };
+        let keyset = keyset_below(context);
+        let call = Recorded { context, args, read: args, keyset, layers: NONE };
         if let Some(value) = session.follow_sequence(call, 0, site()) {
             return value;
         }
@@ -285,7 +287,9 @@ fn record(
     let mut state = session.lock();
     if session.begin_sequence(&mut state, &form) {
         drop(state);
-        let call = Recorded { context, args, keyset: keyset_below(context), layers: NONE };
+        let read: SmallVec<[ValueRef<'_>; 8]> = kept.iter().map(Value::as_ref).collect();
+        let keyset = keyset_below(context);
+        let call = Recorded { context, args, read: &read, keyset, layers: NONE };
         if let Some(value) = session.follow_sequence(call, copied, site()) {
             return value;
         }

@@ -29,6 +29,8 @@ struct Copy {
 pub(in crate::pipeline) struct Recorded<'c> {
     pub(in crate::pipeline) context: &'c CallContext<'c, Value>,
     pub(in crate::pipeline) args: &'c [ValueRef<'c>],
+    /// The arguments whose tensors are read: copies where those of `args` were copied before.
+    pub(in crate::pipeline) read: &'c [ValueRef<'c>],
     /// The keys below the pipeline.
     pub(in crate::pipeline) keyset: DispatchKeySet,
     /// The layers that would run around it at Deferred, and don't here.
@@ -89,7 +91,7 @@ impl Session {
             Err(Mismatch::NeedsCopies) => {
                 // Without the lock, since copying takes time.
                 drop(state);
-                let copies = copies_of(self, call.args)?;
+                let copies = copies_of(self, call.read)?;
                 let new = copies.iter().filter(|copy| copy.is_new);
                 let copied = copied + new.map(|copy| bytes_of(&copy.tensor)).sum::<u64>();
                 state = self.lock_as_is();
@@ -188,8 +190,8 @@ impl Matched {
             |sequence: &Sequence| sequence.calls.get(at).is_some_and(|call| recorded.is(call));
         let Matched { inputs, results, .. } = self;
         let mut tensors = Tensors { inputs, results, copies, have_lent: false };
-        if !is_it(&self.sequence) || !tensors.are_of(&self.sequence.calls[at], recorded.args) {
-            let reads = |sequence: &Sequence| tensors.are_of(&sequence.calls[at], recorded.args);
+        if !is_it(&self.sequence) || !tensors.are_of(&self.sequence.calls[at], recorded.read) {
+            let reads = |sequence: &Sequence| tensors.are_of(&sequence.calls[at], recorded.read);
             let Some(other) = table::instead_of((&self.sequence, at), is_it, reads) else {
                 return Err(if tensors.have_lent { Mismatch::NeedsCopies } else { Mismatch::Call });
             };
