@@ -124,7 +124,7 @@ impl Key {
     }
 }
 
-/// What takes the numbers of a call.
+/// A receiver of a call's numbers.
 trait Words {
     fn push(&mut self, word: u64);
 

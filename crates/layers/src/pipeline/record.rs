@@ -20,7 +20,7 @@ use super::operation::{Operation, Slot, Structure, for_each_tensor};
 use super::sequence::Recorded;
 use super::session::{Options, Session, State};
 
-/// What the kernel at Pipeline tells those at Deferred that its call reaches.
+/// The calls at the key Pipeline that a thread is in, for the calls at Deferred inside of them.
 struct Outer {
     /// The calls at the key Pipeline that this thread is in.
     depth: Cell<u32>,

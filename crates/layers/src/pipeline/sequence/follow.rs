@@ -213,7 +213,7 @@ impl Matched {
     }
 }
 
-/// What the tensors of a call's arguments are compared with.
+/// The inputs and results that the tensors of a call's arguments are compared with.
 struct Tensors<'m> {
     inputs: &'m mut Vec<Input>,
     results: &'m [Option<Weak<PendingBuffer>>],

@@ -203,7 +203,7 @@ impl NewSequence {
     pub(in crate::pipeline) fn keep(mut self, statistics: Statistics) {
         // A handler of a signal may have run something else meanwhile.
         if statistics.failed == 0 && statistics.skipped == 0 && statistics.flushes == 1 {
-            // What others recorded meanwhile isn't the flush's, nor is a plan that is known from now on.
+            // Calls that others recorded meanwhile aren't the flush's, and the plan is known from now on.
             self.0.statistics = Statistics { recorded: 0, at_once: 0, planned: 0, ..statistics };
             table::keep(self.0);
         }

@@ -43,7 +43,7 @@ pub(super) struct Sequence {
     dispatchers: Vec<(Dispatcher<Value>, u64)>,
     /// Whether it is planned for several threads.
     moves: Moves,
-    /// What the flush adds to the counters.
+    /// The flush's part in the counters.
     statistics: Statistics,
     /// How often programs have left it since it was replayed last.
     mismatches: AtomicU32,
@@ -89,7 +89,7 @@ struct View {
 /// A tensor that no call of the sequence has made.
 struct Input {
     tensor: Tensor,
-    /// What identifies its memory.
+    /// The identity of its memory.
     memory: usize,
     version: u32,
 }

@@ -1,4 +1,4 @@
-//! What becomes of the calls that a program had in common with a sequence: they are replayed, or made operations.
+//! The end of a matched sequence: its calls are replayed, or made operations.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -154,7 +154,7 @@ impl Matched {
     /// Adds an operation for each call.
     fn become_operations(&self, session: &Session, state: &mut State) {
         let Matched { sequence, first, inputs, results, sites, replaced, copied, .. } = self;
-        // What they read is noted yet.
+        // A write looks at their arguments again.
         state.noted = state.noted.min(*first);
         let mut memories: Vec<Option<Arc<PendingBuffer>>> = Vec::with_capacity(results.len());
         for (at, (call, site)) in sequence.calls.iter().zip(sites).enumerate() {
