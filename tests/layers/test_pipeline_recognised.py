@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import keyfold as kf
 from tests.helpers.programs import STEPS, flush_or_read, run, same
 
-# What draws random numbers or writes in place isn't recognised; "add in place" stands for it.
+# Programs with random numbers or writes in place aren't recognised; "add in place" stands for both.
 PURE = sorted(set(STEPS) - {"random", "dropout", "assign a number", "assign a tensor"})
 
 step = st.tuples(st.sampled_from(PURE), st.integers(0, 50), st.integers(0, 50), st.booleans())

@@ -157,7 +157,7 @@ def test_every_example_is_tested_here():
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWS)
 
 
-# What libcudnn compiles for four cards takes most of the time of the examples.
+# Compiling plans for four cards with libcudnn takes most of the time of the examples.
 @pytest.mark.parametrize(
     "name",
     [

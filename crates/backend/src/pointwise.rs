@@ -6,6 +6,7 @@ use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape};
 use keyfold_expr::Lowered;
 use keyfold_expr::fuse::{Fused, Limits};
 use keyfold_tensor::Tensor;
+use smallvec::SmallVec;
 
 use crate::primitives::{Primitives, step_by_step};
 use crate::{GpuBackend, Offer, Tiles};
@@ -113,7 +114,7 @@ pub fn compute_group(
     let empty = |dtype: &DType| Tensor::empty_of(shape.clone(), *dtype, device);
     let outs = dtypes.iter().map(empty).collect::<Result<Vec<_>>>()?;
     // SAFETY: the outputs were allocated here, and nothing else refers to them.
-    unsafe { kernel.run(inputs, params, &outs.iter().collect::<Vec<_>>()) }?;
+    unsafe { kernel.run(inputs, params, &outs.iter().collect::<SmallVec<[_; 4]>>()) }?;
     Ok(outs)
 }
 

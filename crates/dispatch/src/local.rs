@@ -56,6 +56,18 @@ fn update(open: &[OpenGuard]) {
     });
 }
 
+/// Opens these guards in place of the thread's own, which it returns.
+#[inline]
+fn swap_guards(guards: Vec<OpenGuard>) -> Vec<OpenGuard> {
+    OPEN.with_borrow_mut(|open| {
+        if guards.is_empty() && open.is_empty() {
+            return guards;
+        }
+        update(&guards);
+        std::mem::replace(&mut **open, guards)
+    })
+}
+
 /// Keeps keys included or excluded on its thread until it is dropped.
 #[must_use = "the keys are local only while the guard lives"]
 pub struct LocalGuard {
@@ -245,21 +257,12 @@ impl LocalContext {
     pub fn replace<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Restore(Vec<OpenGuard>);
         impl Drop for Restore {
+            #[inline]
             fn drop(&mut self) {
-                let own = std::mem::take(&mut self.0);
-                let others = OPEN.with_borrow_mut(|open| {
-                    update(&own);
-                    std::mem::replace(&mut **open, own)
-                });
-                drop(others);
+                drop(swap_guards(std::mem::take(&mut self.0)));
             }
         }
-        let own = OPEN.with_borrow_mut(|open| {
-            let own = std::mem::take(&mut **open);
-            update(open);
-            own
-        });
-        let _restore = Restore(own);
+        let _restore = Restore(swap_guards(Vec::new()));
         let (include, exclude) = (self.keys.include, self.keys.exclude);
         without_layers(|| with_ambient(include, exclude, &self.data, f))
     }

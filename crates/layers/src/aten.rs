@@ -42,7 +42,12 @@ impl Aten {
     /// # Errors
     /// Those of the call.
     pub fn call(&self, args: &[ValueRef<'_>]) -> Result<Tensor> {
-        self.operator()?.call(args)?.into_tensor()
+        // A tensor is moved once, since it is large.
+        match self.operator()?.call(args) {
+            Ok(Value::Tensor(tensor)) => Ok(tensor),
+            Ok(other) => other.into_tensor(),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -310,10 +310,16 @@ impl<V: Value> Operator<V> {
         kernel: &Kernel<V>,
         args: &[V::Ref<'_>],
     ) -> Result<V> {
-        // Checked in place, since moving a value of four words costs more than the check.
-        let result = kernel.call(context, args);
-        if let Ok(value) = &result {
-            self.check_return(kernel, value)?;
+        // Looked at in place, and moved once: moving a large value costs more than the checks.
+        let result = kernel.invoke(context, args);
+        let Ok(value) = &result else { return result };
+        match value.as_argument() {
+            None => self.check_return(kernel, value)?,
+            Some(number) => {
+                let argument = crate::context::argument(context, args, number)?;
+                self.check_return(kernel, &argument)?;
+                return Ok(argument);
+            }
         }
         result
     }
@@ -323,8 +329,12 @@ impl<V: Value> Operator<V> {
     /// # Errors
     /// As for [`call`](Self::call).
     pub fn redispatch(&self, keyset: DispatchKeySet, args: &[V::Ref<'_>]) -> Result<V> {
-        let bound = self.bind(args)?;
-        self.redispatch_bound(keyset, &bound)
+        if args.len() != self.schema.arguments.len() {
+            let bound = self.bind(args)?;
+            return self.redispatch_bound(keyset, &bound);
+        }
+        self.check_types(args)?;
+        self.redispatch_bound(keyset, args)
     }
 
     #[inline]

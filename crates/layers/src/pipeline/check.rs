@@ -163,9 +163,8 @@ impl Call<'_> {
         let mut memories = self.memories.iter();
         let args = self.args.iter().map(|arg| over_copies(arg, &mut memories, copies));
         let args = args.collect::<Result<Vec<_>>>()?;
-        let outcome = self.operation.call(&args).and_then(|result| self.operation.items(result));
-        let items = match outcome {
-            Ok(items) => items,
+        let result = match self.operation.call(&args) {
+            Ok(result) => result,
             Err(error) => {
                 // A write that failed leaves arbitrary elements.
                 self.written().iter().for_each(|memory| drop(copies.remove(memory)));
@@ -178,12 +177,13 @@ impl Call<'_> {
             let snapshot = self.operation.on_stream(|| copy_of(tensor))?;
             results.push(Some(over(tensor, snapshot)?));
         }
-        for (slot, item) in self.operation.results.iter().zip(items) {
-            let Some(slot) = slot else {
+        self.operation.for_each_result(result, |at, item| {
+            let Some(slot) = &self.operation.results[at] else {
                 results.push(None);
-                continue;
+                return Ok(());
             };
-            let result = self.operation.own(slot, item.into_tensor()?)?;
+            let mut result = item.into_tensor()?;
+            self.operation.make_own(slot, &mut result)?;
             let address = address_of(slot);
             let kept = match written.contains(&address) {
                 true => self.operation.on_stream(|| result.copy())?,
@@ -191,7 +191,8 @@ impl Call<'_> {
             };
             results.push(Some(kept));
             copies.insert(address, memory_of(result)?);
-        }
+            Ok(())
+        })?;
         Ok(results)
     }
 }

@@ -127,17 +127,17 @@ impl Operation {
 
     /// Calls the operator below the pipeline, as on the thread that recorded it.
     pub(super) fn call(&self, args: &[Value]) -> Result<Value> {
-        self.call_lent(&args.iter().map(Value::as_ref).collect::<SmallVec<[ValueRef<'_>; 8]>>())
+        let args: SmallVec<[ValueRef<'_>; 8]> = args.iter().map(Value::as_ref).collect();
+        guarded(|| self.call_lent(&args))
     }
 
-    /// As [`Operation::call`], with arguments where they are.
+    /// As [`Operation::call`], with arguments where they are, and without [`guarded`].
     pub(super) fn call_lent(&self, args: &[ValueRef<'_>]) -> Result<Value> {
         // As layers that run, so that a kernel of the host language, which applies its own context to
         // its calls, doesn't reach them either.
         let excluded = self.context.keys().excluded();
         let below = || self.operator.redispatch(self.keyset, args);
-        let call = || self.context.replace(|| inside_layers(excluded, below));
-        guarded(|| self.on_stream(call))
+        self.on_stream(|| self.context.replace(|| inside_layers(excluded, below)))
     }
 
     /// As [`Operation::call`], with all arguments, if the kernel may run on any thread; `None`, without a
@@ -161,21 +161,31 @@ impl Operation {
         is_movable.then_some(result)
     }
 
-    /// Returns the results of a call, one for each slot.
+    /// Calls `f` with each result of a call, and the number of its slot.
     ///
     /// # Errors
-    /// [`ErrorKind::Return`] for another number of them than inferred.
-    pub(super) fn items(&self, result: Value) -> Result<SmallVec<[Value; 1]>> {
-        let items: SmallVec<[Value; 1]> = match (self.structure, result) {
-            (Structure::Written(_), _) => SmallVec::new(),
-            (Structure::One, one) => SmallVec::from_iter([one]),
-            (_, Value::List(items) | Value::Tuple(items)) => items.into(),
-            (_, other) => SmallVec::from_iter([other]),
+    /// [`ErrorKind::Return`] for another number of them than inferred; those of `f`.
+    #[inline]
+    pub(super) fn for_each_result(
+        &self,
+        result: Value,
+        mut f: impl FnMut(usize, Value) -> Result<()>,
+    ) -> Result<()> {
+        let check = |count| match count == self.results.len() {
+            true => Ok(()),
+            false => Err(self.differs(&format!("{count} results"))),
         };
-        match items.len() == self.results.len() {
-            true => Ok(items),
-            false => Err(self.differs(&format!("{} results", items.len()))),
-        }
+        let items = match result {
+            _ if matches!(self.structure, Structure::Written(_)) => Vec::new(),
+            Value::List(items) | Value::Tuple(items) if self.structure != Structure::One => items,
+            // Without a list, since values are large.
+            one => {
+                check(1)?;
+                return f(0, one);
+            }
+        };
+        check(items.len())?;
+        items.into_iter().enumerate().try_for_each(|(at, item)| f(at, item))
     }
 
     /// Runs `f` with the recording thread's stream.
@@ -260,32 +270,38 @@ impl Operation {
 
     /// Stages the results.
     pub(super) fn deliver(&self, result: Value) -> Result<()> {
-        for (slot, item) in self.results.iter().zip(self.items(result)?) {
-            let Some(slot) = slot else { continue };
-            let Some(memory) = slot.memory.upgrade() else { continue };
-            memory.stage(self.memory_of(slot, item.into_tensor()?)?)?;
-        }
-        Ok(())
+        self.for_each_result(result, |at, item| {
+            let Some(slot) = &self.results[at] else { return Ok(()) };
+            let Some(memory) = slot.memory.upgrade() else { return Ok(()) };
+            memory.stage(self.memory_of(slot, item.into_tensor()?)?)
+        })
     }
 
     /// Returns a result's memory: its own, or a copy where it isn't a whole buffer of its own.
     fn memory_of(
         &self,
         slot: &Slot,
-        result: Tensor,
+        mut result: Tensor,
     ) -> Result<Arc<dyn keyfold_tensor::DeviceBuffer>> {
-        match self.own(slot, result)?.into_buffer().into_shared() {
+        self.make_own(slot, &mut result)?;
+        match result.into_buffer().into_shared() {
             Some(memory) => Ok(memory),
             None => Err(self.differs("memory of another library")),
         }
     }
 
-    /// Returns a result that is a whole buffer of its own: a copy where it isn't.
-    pub(super) fn own(&self, slot: &Slot, result: Tensor) -> Result<Tensor> {
+    /// Makes a result a whole buffer of its own: a copy where it isn't.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Return`] for another form than inferred; those of the copy.
+    pub(super) fn make_own(&self, slot: &Slot, result: &mut Tensor) -> Result<()> {
         if result.shape() != &slot.shape || result.dtype() != slot.dtype {
             return Err(self.differs(&format!("{}{:?}", result.dtype(), result.shape())));
         }
-        owning(result.completed()?.unwrap_or(result))
+        if let Some(done) = result.completed()? {
+            *result = done;
+        }
+        make_own(result)
     }
 
     #[cold]
@@ -433,14 +449,14 @@ fn completed(tensor: Tensor) -> Result<Tensor, Stopped> {
     Ok(tensor.completed().map_err(Stopped::Itself)?.unwrap_or(tensor))
 }
 
-/// Returns a result that is a whole buffer of its own: a copy where it isn't.
-pub(super) fn owning(result: Tensor) -> Result<Tensor> {
+/// Makes a result a whole buffer of its own: a copy where it isn't. It stays where it is, since tensors are large.
+pub(super) fn make_own(result: &mut Tensor) -> Result<()> {
     let whole = result.is_contiguous() && result.offset() == 0 && result.is_writable();
     // Memory that somebody else may write to isn't the result's own.
-    match whole && !result.buffer().is_lent() && result.buffer().shares() == 1 {
-        true => Ok(result),
-        false => result.copy(),
+    if !whole || result.buffer().is_lent() || result.buffer().shares() != 1 {
+        *result = result.copy()?;
     }
+    Ok(())
 }
 
 /// Runs `f`, and returns a panic as an error.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{
-    CallContext, DispatchKey, DispatchKeySet, LocalContext, Value as _, local_data,
+    CallContext, DispatchKey, DispatchKeySet, LocalContext, Value as _, local_data, with_local_data,
 };
 use keyfold_tensor::device::current_stream;
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
@@ -17,7 +17,7 @@ use super::decide::{Decision, Form, Inference, decide};
 use super::host::{self, Site};
 use super::known::{CallForm, Key};
 use super::operation::{Operation, Slot, Structure, for_each_tensor};
-use super::sequence::Recorded;
+use super::sequence::{Followed, Recorded};
 use super::session::{Options, Session, State};
 
 /// The calls at the key Pipeline that a thread is in, for the calls at Deferred inside of them.
@@ -45,6 +45,31 @@ pub(super) fn at_pipeline(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
 ) -> Result<Value> {
+    let keyset = context.keyset() - Session::keys();
+    let is_below_all = (keyset - DispatchKeySet::BACKENDS).is_empty();
+    let call = Recorded { context, args, read: args, keyset, layers: DispatchKey::Deferred.into() };
+    let (site, mut value) = (site(), Ok(Value::None));
+    // The session is looked at where it is, since counting references to it takes time.
+    let follow = |session: &Session| {
+        let is_compared = is_below_all && session.is_open() && session.may_follow();
+        is_compared.then(|| session.follow_call(call, (&[], 0), site.as_ref(), &mut value))
+    };
+    let followed = with_local_data(follow);
+    if followed != Some(Some(Ok(false))) {
+        let none = std::mem::replace(&mut value, Ok(Value::None));
+        value = at_pipeline_further(call, site, followed.flatten(), none);
+    }
+    value
+}
+
+/// Goes on with a call at the key Pipeline that isn't recorded yet, or after which all has to run. `value` is what
+/// it returns then.
+fn at_pipeline_further(
+    call: Recorded<'_>,
+    site: Option<Site>,
+    followed: Option<Followed>,
+    value: Result<Value>,
+) -> Result<Value> {
     struct Leave<'o>(&'o Outer);
     impl Drop for Leave<'_> {
         fn drop(&mut self) {
@@ -56,6 +81,7 @@ pub(super) fn at_pipeline(
             }
         }
     }
+    let Recorded { context, args, .. } = call;
     let Some(session) = local_data::<Session>() else {
         return Err(Error::new(
             ErrorKind::Pipeline,
@@ -69,12 +95,9 @@ pub(super) fn at_pipeline(
     if !session.is_open() {
         return context.call_below(args);
     }
-    let keyset = context.keyset() - Session::keys();
     let mut compared = 0;
-    if session.may_follow() && (keyset - DispatchKeySet::BACKENDS).is_empty() {
-        let layers = DispatchKey::Deferred.into();
-        let call = Recorded { context, args, read: args, keyset, layers };
-        if let Some(value) = session.follow_sequence(call, 0, site()) {
+    if let Some(followed) = followed {
+        if let Some(value) = session.follow_further(followed, call, 0, site.as_ref(), value) {
             return value;
         }
         compared = std::ptr::from_ref(context.operator()).addr();
@@ -84,7 +107,6 @@ pub(super) fn at_pipeline(
     let run = |outer: &Outer| {
         let depth = outer.depth.get();
         if depth == 0 {
-            let site = host::site();
             *outer.site.borrow_mut() = site;
         }
         outer.depth.set(depth + 1);
@@ -111,7 +133,7 @@ pub(super) fn at_deferred(
     if session.may_follow() && compared != std::ptr::from_ref(context.operator()).addr() {
         let keyset = keyset_below(context);
         let call = Recorded { context, args, read: args, keyset, layers: NONE };
-        if let Some(value) = session.follow_sequence(call, 0, site()) {
+        if let Some(value) = session.follow_sequence(call, 0, site().as_ref()) {
             return value;
         }
     }
@@ -245,7 +267,7 @@ impl<F: FnMut(Option<Weak<PendingBuffer>>)> Results<'_, F> {
         let memory = Arc::new(memory);
         (self.keep)(Some(Arc::downgrade(&memory)));
         self.bytes += bytes as u64;
-        Tensor::pending(memory, shape.clone(), strides.clone(), *dtype)
+        Tensor::pending(memory, shape, strides, *dtype)
     }
 
     fn tensors(&mut self, forms: &[Option<Form>]) -> Result<Vec<Value>> {
@@ -290,7 +312,7 @@ fn record(
         let read: SmallVec<[ValueRef<'_>; 8]> = kept.iter().map(Value::as_ref).collect();
         let keyset = keyset_below(context);
         let call = Recorded { context, args, read: &read, keyset, layers: NONE };
-        if let Some(value) = session.follow_sequence(call, copied, site()) {
+        if let Some(value) = session.follow_sequence(call, copied, site().as_ref()) {
             return value;
         }
         state = session.lock();

@@ -12,8 +12,12 @@ use smallvec::SmallVec;
 use super::operation::{Operation, for_each_tensor, memory_id};
 use super::session::State;
 
-/// The calls of one form on one first memory.
-type Alike = FxHashMap<(usize, usize), SmallVec<[usize; 1]>>;
+/// What equal calls have in common: the form, as all that inference read of it, or its address where that can't be
+/// compared, and the memory of the first tensor.
+type Key<'o> = (&'o [u64], usize, usize);
+
+/// The calls of one key.
+type Alike<'o> = FxHashMap<Key<'o>, SmallVec<[usize; 1]>>;
 
 /// The memory that is read instead of another one, by the address of that.
 type Instead = FxHashMap<usize, Arc<PendingBuffer>>;
@@ -71,11 +75,14 @@ fn is_candidate(operation: &Operation) -> bool {
     operation.is_pure() && !operation.results.is_empty() && !operation.is_dead()
 }
 
-/// Returns the form of a call, whose operator and numbers it has, and the memory of its first tensor, lists included.
-fn key(operation: &Operation) -> (usize, usize) {
+/// Returns the key of a call. A kernel forgets forms, and a recognised program has its own, so equal ones may be of
+/// several addresses. Tensors in lists count, too.
+fn key(operation: &Operation) -> Key<'_> {
     let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
     let first = args.iter().find_map(first_tensor).map(memory_id);
-    (Arc::as_ptr(&operation.form).addr(), first.unwrap_or(0))
+    let form = &operation.form;
+    let address = if form.key.is_empty() { Arc::as_ptr(form).addr() } else { 0 };
+    (&form.key, address, first.unwrap_or(0))
 }
 
 fn first_tensor(arg: &Value) -> Option<&Tensor> {
@@ -131,7 +138,8 @@ impl Uses {
     }
 
     /// Returns the memory that readers of `operation` read instead; `None` if somebody else holds a result,
-    /// or if memory of the two is written in place.
+    /// if memory of the two is written in place, or if results differ in form, since the operator's kernel for Meta
+    /// was registered anew between the calls.
     fn merge(&self, first: &Operation, operation: &Operation) -> Option<Instead> {
         let mut is_written = false;
         each_tensor(first, &mut |tensor| is_written |= self.written.contains(&memory_id(tensor)));
@@ -146,6 +154,7 @@ impl Uses {
             let places = [address, other.memory.as_ptr().addr()];
             if own.memory.strong_count() > references
                 || own.bytes() == 0
+                || (&own.shape, own.dtype) != (&other.shape, other.dtype)
                 || places.iter().any(|place| self.written.contains(place))
             {
                 return None;
@@ -180,7 +189,7 @@ fn replaced(arg: &Value, instead: &FxHashMap<usize, Arc<PendingBuffer>>) -> Resu
                 return Ok(None);
             };
             let (none, dtype) = ((Shape::default(), Strides::default()), tensor.dtype());
-            let whole = Tensor::pending(Arc::clone(memory), none.0, none.1, dtype)?;
+            let whole = Tensor::pending(Arc::clone(memory), &none.0, &none.1, dtype)?;
             let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
             let view = Tensor::from_parts(whole.into_buffer(), shape, strides, tensor.offset())?;
             view.insert_key(DispatchKey::Deferred)?;

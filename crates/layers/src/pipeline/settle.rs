@@ -1,5 +1,5 @@
-//! What happens outside of calls, and after what was recorded before: a device's random state is read and set after
-//! the recorded draws, and another library is given memory, to which it may write unseen, after it was read.
+//! Running waiting operations before an access that isn't a call: recorded draws before a device's random state is
+//! read or set, and readers of a memory before it is lent to another library, which may write to it unseen.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

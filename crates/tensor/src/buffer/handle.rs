@@ -209,6 +209,7 @@ impl BufferHandle {
     }
 
     /// Returns whether both handles refer to one buffer, counted by [`shares`](Self::shares).
+    #[inline]
     pub fn shares_with(&self, other: &BufferHandle) -> bool {
         match (&self.owner, &other.owner) {
             (Owner::Shared(own), Owner::Shared(others)) => Arc::ptr_eq(own, others),

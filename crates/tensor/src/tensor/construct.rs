@@ -1,13 +1,16 @@
 //! Constructors of tensors: from new memory and from Rust data.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use keyfold_core::{
     DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, Strides, bf16, f16, layout,
 };
 use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 
-use super::Tensor;
+use super::attached::AttachmentSlot;
+use super::{Tensor, backend_keys};
 use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer, PendingBuffer};
 use crate::device::{self, Content};
 
@@ -51,9 +54,36 @@ impl Tensor {
         dtype: DType,
     ) -> Self {
         let strides = layout::contiguous_strides(&shape);
-        let buffer = BufferHandle::aligned(buffer, dtype);
-        debug_assert!(numel <= buffer.len());
-        Tensor::assume_inside(buffer, shape, strides, 0, numel)
+        let tensor = Tensor::of_buffer(buffer, dtype, shape, strides, numel, DispatchKeySet::EMPTY);
+        debug_assert!(numel <= tensor.buffer.len());
+        tensor
+    }
+
+    /// Returns a view from a buffer's start on, whose bounds were checked, with keys beside the backend's. Built
+    /// where it is returned: a tensor that is moved right after it was written waits for the writes.
+    #[inline(always)]
+    fn of_buffer(
+        buffer: Arc<dyn DeviceBuffer>,
+        dtype: DType,
+        shape: Shape,
+        strides: Strides,
+        numel: usize,
+        keys: DispatchKeySet,
+    ) -> Self {
+        let base = buffer.host_ptr().map_or(std::ptr::null_mut(), NonNull::as_ptr);
+        let keys = AtomicU64::new(backend_keys(buffer.device()) | keys.bits());
+        Tensor {
+            buffer: BufferHandle::aligned(buffer, dtype),
+            base,
+            shape,
+            strides,
+            offset: 0,
+            numel,
+            keys,
+            token: 0,
+            alias: false,
+            attached: AttachmentSlot::empty(),
+        }
     }
 
     /// Returns a tensor of zeros on a device (without memory on meta).
@@ -130,23 +160,25 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::from_parts`].
+    #[inline]
     pub fn pending(
         memory: Arc<PendingBuffer>,
-        shape: Shape,
-        strides: Strides,
+        shape: &Shape,
+        strides: &Strides,
         dtype: DType,
     ) -> Result<Self> {
-        // Memory without an address is aligned for every dtype.
-        let buffer = BufferHandle::aligned(memory, dtype);
-        let numel = layout::numel(&shape, dtype.size())?;
+        let keys = DispatchKeySet::EMPTY.insert(DispatchKey::Deferred);
+        let numel = layout::numel(shape, dtype.size())?;
         let is_whole = shape.len() == strides.len()
-            && layout::is_contiguous(&shape, &strides)
-            && numel <= buffer.len();
-        let mut tensor = match is_whole {
-            true => Tensor::assume_inside(buffer, shape, strides, 0, numel),
-            false => Tensor::from_parts(buffer, shape, strides, 0)?,
-        };
-        *tensor.keys.get_mut() |= DispatchKeySet::EMPTY.insert(DispatchKey::Deferred).bits();
+            && layout::is_contiguous(shape, strides)
+            && numel * dtype.size() <= memory.byte_len();
+        let (shape, strides) = (shape.clone(), strides.clone());
+        if is_whole {
+            return Ok(Tensor::of_buffer(memory, dtype, shape, strides, numel, keys));
+        }
+        // Memory without an address is aligned for every dtype.
+        let tensor = Tensor::from_parts(BufferHandle::aligned(memory, dtype), shape, strides, 0)?;
+        tensor.insert_key(DispatchKey::Deferred)?;
         Ok(tensor)
     }
 

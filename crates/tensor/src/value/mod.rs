@@ -98,13 +98,16 @@ impl Value {
     ///
     /// # Errors
     /// [`ErrorKind::Binding`] if it isn't a tensor, and as [`ForeignObject::tensor`].
+    #[inline]
     pub fn into_tensor(self) -> Result<Tensor> {
+        #[cold]
+        fn of_foreign(value: &Value) -> Result<Tensor> {
+            use keyfold_dispatch::Value as _;
+            Ok(value.as_ref().tensor()?.clone())
+        }
         match self {
             Value::Tensor(tensor) => Ok(tensor),
-            other => {
-                use keyfold_dispatch::Value as _;
-                Ok(other.as_ref().tensor()?.clone())
-            }
+            other => of_foreign(&other),
         }
     }
 }

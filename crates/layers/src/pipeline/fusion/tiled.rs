@@ -362,17 +362,18 @@ impl Job<'_> {
             None => Value::Tensor(tensor.clone()),
         };
         let args: SmallVec<[Value; 4]> = args.iter().map(own).collect();
-        let items = operation.items(operation.call(&args)?)?;
-        let slots = operation.results.iter().zip(items);
-        let wanted = slots.filter_map(|(slot, item)| slot.as_ref().map(|slot| (slot, item)));
-        let check = |(slot, item): (&Slot, Value)| {
+        let mut wanted = SmallVec::new();
+        operation.for_each_result(operation.call(&args)?, |at, item| {
+            let Some(slot) = &operation.results[at] else { return Ok(()) };
             let result = item.into_tensor()?;
-            let fits = result.dtype() == slot.dtype
-                && *result.shape() == self.cut.shape(&slot.shape, tile);
-            // The operation by itself is told of it.
-            let other = || Error::new(ErrorKind::Return, "a tile has another form");
-            fits.then_some(result).ok_or_else(other)
-        };
-        wanted.map(check).collect()
+            let shape = self.cut.shape(&slot.shape, tile);
+            if result.dtype() != slot.dtype || *result.shape() != shape {
+                // The operation by itself is told of it.
+                return Err(Error::new(ErrorKind::Return, "a tile has another form"));
+            }
+            wanted.push(result);
+            Ok(())
+        })?;
+        Ok(wanted)
     }
 }

@@ -181,8 +181,9 @@ impl Recording {
         let steps = plan.steps.iter().enumerate();
         let steps = steps.map(|(at, step)| step_of(at, step, &operations, &results, &mut known));
         let mut steps = steps.collect::<Result<Vec<Step>>>()?;
-        let outputs = outputs(&mut known)?;
-        note_last_uses(&mut steps, &outputs, known.count);
+        let mut outputs: Vec<_> =
+            outputs(&mut known)?.into_iter().map(|output| (output, true)).collect();
+        note_last_uses(&mut steps, &mut outputs, known.count);
         let dispatchers = dispatchers_of(operations.iter().map(|one| &*one.operator))?;
         let Known { constants, count: memories, .. } = known;
         let (inputs, written, tiled) = (Vec::new(), Vec::new(), AtomicUsize::new(0));
@@ -217,7 +218,7 @@ fn results_of(
             };
             let address = slot.memory.as_ptr().addr();
             let strides = keyfold_core::layout::contiguous_strides(&slot.shape);
-            let whole = Tensor::pending(memory, slot.shape.clone(), strides, slot.dtype)?;
+            let whole = Tensor::pending(memory, &slot.shape, &strides, slot.dtype)?;
             own.push(Some(known.add(address, whole)));
         }
         all.push(own);
@@ -306,10 +307,15 @@ fn tensor_at(operation: &Operation, at: usize, known: &mut Known) -> Result<Oper
     known.operand(tensors[at])
 }
 
-/// Notes for each step the memories that nothing behind it reads.
-fn note_last_uses(steps: &mut [Step], outputs: &[Operand], memories: usize) {
+/// Notes for each output whether it is the last one of its memory, and for each step the memories that nothing
+/// behind it reads.
+fn note_last_uses(steps: &mut [Step], outputs: &mut [(Operand, bool)], memories: usize) {
     let mut read = vec![false; memories];
-    outputs.iter().filter_map(Operand::memory).for_each(|memory| read[memory] = true);
+    for (output, is_last) in outputs.iter_mut().rev() {
+        if let Some(memory) = output.memory() {
+            *is_last = !std::mem::replace(&mut read[memory], true);
+        }
+    }
     steps.iter_mut().rev().for_each(|step| note_last(step, &mut read));
 }
 

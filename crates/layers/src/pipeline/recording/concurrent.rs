@@ -6,7 +6,7 @@ use keyfold_core::Result;
 use smallvec::SmallVec;
 
 use super::operand::{Argument, Memories};
-use super::{Recording, Step};
+use super::{Recording, Step, store};
 use crate::pipeline::concurrent::{Computed, Gathered};
 use crate::pipeline::fusion::{Concurrent, GroupArgs, Step as Planned};
 use crate::pipeline::host::Watch;
@@ -43,7 +43,9 @@ impl Recording {
         let finish = |memories: &mut Memories<'_>, at: usize, computed| match (&steps[at], computed)
         {
             (Planned::One(op), Some(Computed::Value(result))) => {
-                self.store(&self.operations[*op], &members[at], *result, memories)
+                let operation = &*self.operations[*op];
+                store(operation, &members[at], *result, memories)
+                    .map_err(|error| self.told_of(operation, error))
             }
             (Planned::Group(_), Some(Computed::Tensors(results))) => {
                 memories.set_all(&members[at].results, results);

@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 
 use super::fusion::{CallArgs, Group, Plan, Step as Planned};
 use super::host::{Watch, is_interrupt};
-use super::operation::Operation;
+use super::operation::{Operation, guarded};
 use super::session::{Options, Session};
 pub(super) use build::dispatchers_of;
 use operand::{Argument, Memories, Operand};
@@ -116,7 +116,8 @@ pub struct Recording {
     operations: Vec<Arc<Operation>>,
     plan: Arc<Plan>,
     steps: Vec<Step>,
-    outputs: Vec<Operand>,
+    /// Each output, and whether no later one is of its memory.
+    outputs: Vec<(Operand, bool)>,
     constants: Vec<Constant>,
     /// The inputs that operations write to.
     written: Vec<usize>,
@@ -157,7 +158,7 @@ impl Session {
         })?;
         let bytes = last.map_or(0, |(_, last)| last + 1) * dtype.size();
         let memory = Arc::new(PendingBuffer::new(like.device(), bytes, self.as_source()));
-        Tensor::pending(memory, shape.clone(), strides.clone(), dtype)
+        Tensor::pending(memory, shape, strides, dtype)
     }
 
     /// Returns the reason why the program can't be recorded, if there is one.
@@ -259,7 +260,15 @@ impl Recording {
             }
             self.run(&self.plan.steps[step.planned], step, &mut memories, watch)?;
         }
-        self.outputs.iter().map(|output| output.tensor(&memories)).collect()
+        let mut outputs = Vec::with_capacity(self.outputs.len());
+        for (output, is_last) in &self.outputs {
+            let taken = is_last.then(|| memories.take(output)).flatten();
+            outputs.push(match taken {
+                Some(result) => result,
+                None => output.tensor(&memories)?,
+            });
+        }
+        Ok(outputs)
     }
 
     /// Computes a step, and drops what nothing behind it reads. Tiles and concurrent steps look for an interrupt
@@ -327,50 +336,12 @@ impl Recording {
         step: &Step,
         memories: &mut Memories<'_>,
     ) -> Result<()> {
-        let result = self.call(operation, step, memories);
-        let result = result.map_err(|error| self.told_of(operation, error))?;
-        self.store(operation, step, result, memories)
-    }
-
-    /// Calls an operation's operator. Arguments are used where they are, as in [`Recording::compute`].
-    fn call(&self, operation: &Operation, step: &Step, memories: &Memories<'_>) -> Result<Value> {
-        let mut made = Vec::new();
-        for arg in &step.args {
-            if arg.lent(memories)?.is_none() {
-                made.push(arg.value(memories)?);
-            }
-        }
-        let (mut made, mut args) = (made.iter(), SmallVec::<[ValueRef<'_>; 8]>::new());
-        for arg in &step.args {
-            args.extend(arg.lent(memories)?.or_else(|| made.next().map(Value::as_ref)));
-        }
-        let result = operation.call_lent(&args)?;
-        for at in &operation.written {
-            if let Some(ValueRef::Tensor(written)) = args.get(*at) {
-                written.note_write();
-            }
-        }
-        Ok(result)
-    }
-
-    /// Stores the results of an operation.
-    fn store(
-        &self,
-        operation: &Operation,
-        step: &Step,
-        result: Value,
-        memories: &mut Memories<'_>,
-    ) -> Result<()> {
-        let items = operation.items(result);
-        let items = items.map_err(|error| self.told_of(operation, error))?;
-        for ((memory, slot), item) in step.results.iter().zip(&operation.results).zip(items) {
-            if let (Some(_), Some(slot)) = (memory, slot) {
-                let own = item.into_tensor().and_then(|result| operation.own(slot, result));
-                let own = own.map_err(|error| self.told_of(operation, error))?;
-                memories.set(*memory, own);
-            }
-        }
-        Ok(())
+        // Both in one, since a result is large: it is moved once, to its memory.
+        let computed = guarded(|| {
+            let result = call(operation, step, memories)?;
+            store(operation, step, result, memories)
+        });
+        computed.map_err(|error| self.told_of(operation, error))
     }
 
     /// Runs the steps of tiles, or the operations of a group one by one: an error is that of one of them.
@@ -404,4 +375,50 @@ impl Recording {
             operation.index
         ))
     }
+}
+
+/// Calls an operation's operator. Arguments are used where they are, as in [`Recording::compute`].
+#[inline]
+fn call(operation: &Operation, step: &Step, memories: &Memories<'_>) -> Result<Value> {
+    let mut made = Vec::new();
+    let mut args = SmallVec::<[ValueRef<'_>; 8]>::new();
+    for arg in &step.args {
+        match arg.lent(memories)? {
+            Some(lent) => args.push(lent),
+            None => {
+                // Its place, until all are made.
+                args.push(ValueRef::None);
+                made.push((args.len() - 1, arg.value(memories)?));
+            }
+        }
+    }
+    made.iter().for_each(|(at, value)| args[*at] = value.as_ref());
+    let result = operation.call_lent(&args);
+    if result.is_ok() {
+        for at in &operation.written {
+            if let Some(ValueRef::Tensor(written)) = args.get(*at) {
+                written.note_write();
+            }
+        }
+    }
+    result
+}
+
+/// Stores the results of an operation.
+#[inline]
+fn store(
+    operation: &Operation,
+    step: &Step,
+    result: Value,
+    memories: &mut Memories<'_>,
+) -> Result<()> {
+    operation.for_each_result(result, |at, item| {
+        let (Some(memory), Some(slot)) = (step.results[at], &operation.results[at]) else {
+            return Ok(());
+        };
+        let mut result = item.into_tensor()?;
+        operation.make_own(slot, &mut result)?;
+        memories.set(memory, result);
+        Ok(())
+    })
 }

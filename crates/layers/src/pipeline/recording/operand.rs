@@ -17,16 +17,19 @@ impl<'i> Memories<'i> {
         Memories { inputs, results }
     }
 
-    /// Stores a result, if a step or an output reads it.
-    pub(super) fn set(&mut self, memory: Option<usize>, result: Tensor) {
-        if let Some(memory) = memory {
-            self.results[memory - self.inputs.len()] = Some(result);
-        }
+    /// Stores a result.
+    #[inline]
+    pub(super) fn set(&mut self, memory: usize, result: Tensor) {
+        self.results[memory - self.inputs.len()] = Some(result);
     }
 
-    /// Stores the results of a step.
+    /// Stores the results of a step that a step or an output reads.
     pub(super) fn set_all(&mut self, memories: &[Option<usize>], results: Vec<Tensor>) {
-        memories.iter().zip(results).for_each(|(memory, result)| self.set(*memory, result));
+        for (memory, result) in memories.iter().zip(results) {
+            if let Some(memory) = memory {
+                self.set(*memory, result);
+            }
+        }
     }
 
     /// Drops a result.
@@ -34,6 +37,12 @@ impl<'i> Memories<'i> {
         if let Some(result) = memory.checked_sub(self.inputs.len()) {
             self.results[result] = None;
         }
+    }
+
+    /// Takes a result that is all of its memory.
+    pub(super) fn take(&mut self, operand: &Operand) -> Option<Tensor> {
+        let Operand::Whole(memory) = operand else { return None };
+        self.results[memory.checked_sub(self.inputs.len())?].take()
     }
 
     fn get(&self, memory: usize) -> Result<&Tensor> {

@@ -16,7 +16,7 @@ use crate::pipeline::record::Results;
 use crate::pipeline::session::{Session, State};
 
 /// A copy of another library's array.
-struct Copy {
+pub(in crate::pipeline) struct Copy {
     /// The array's place among the tensors of the arguments.
     place: usize,
     tensor: Tensor,
@@ -48,11 +48,14 @@ impl Recorded<'_> {
 
 /// Why a call isn't the next one of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mismatch {
+pub(in crate::pipeline) enum Mismatch {
     Call,
     /// It may be, where the other library's memory that it reads is copied.
     NeedsCopies,
 }
+
+/// A call that was compared: whether what waits with it is as much as the options allow, so that it has to run.
+pub(in crate::pipeline) type Followed = Result<bool, Mismatch>;
 
 impl Session {
     /// Begins to compare calls, if nothing waits and a sequence begins with a call of this form.
@@ -79,48 +82,73 @@ impl Session {
         &self,
         call: Recorded<'_>,
         copied: u64,
-        site: Option<Site>,
+        site: Option<&Site>,
     ) -> Option<Result<Value>> {
         if !self.may_follow() {
             return None;
         }
-        let mut state = self.lock_as_is();
-        match state.matched.as_mut()?.follow(call, &[], copied) {
-            Ok(()) => {}
-            Err(Mismatch::Call) => return None,
-            Err(Mismatch::NeedsCopies) => {
-                // Without the lock, since copying takes time.
-                drop(state);
-                let copies = copies_of(self, call.read)?;
-                let new = copies.iter().filter(|copy| copy.is_new);
-                let copied = copied + new.map(|copy| bytes_of(&copy.tensor)).sum::<u64>();
-                state = self.lock_as_is();
-                let followed = state.matched.as_mut().map(|one| one.follow(call, &copies, copied));
-                if followed != Some(Ok(())) {
-                    // The operation that is recorded instead copies again, and counts its copies.
-                    let is_new = |_: &_, known: &mut Tensor| {
-                        let is_it = |copy: &Copy| known.buffer().shares_with(copy.tensor.buffer());
-                        copies.iter().any(|copy| copy.is_new && is_it(copy))
-                    };
-                    let old: Vec<_> = state.copies.extract_if(is_new).collect();
-                    drop(state);
-                    drop(old);
-                    return None;
-                }
+        let mut value = Ok(Value::None);
+        let followed = self.follow_call(call, (&[], copied), site, &mut value);
+        self.follow_further(followed, call, copied, site, value)
+    }
+
+    /// Goes on with a call that [`Session::follow_call`] has compared: copies arrays, or runs what waits.
+    pub(in crate::pipeline) fn follow_further(
+        &self,
+        mut followed: Followed,
+        call: Recorded<'_>,
+        copied: u64,
+        site: Option<&Site>,
+        mut value: Result<Value>,
+    ) -> Option<Result<Value>> {
+        if followed == Err(Mismatch::NeedsCopies) {
+            let copies = copies_of(self, call.read)?;
+            let new = copies.iter().filter(|copy| copy.is_new);
+            let copied = copied + new.map(|copy| bytes_of(&copy.tensor)).sum::<u64>();
+            followed = self.follow_call(call, (&copies, copied), site, &mut value);
+            if followed.is_err() {
+                // The operation that is recorded instead copies again, and counts its copies.
+                let is_new = |_: &_, known: &mut Tensor| {
+                    let is_it = |copy: &Copy| known.buffer().shares_with(copy.tensor.buffer());
+                    copies.iter().any(|copy| copy.is_new && is_it(copy))
+                };
+                let old: Vec<_> = self.lock_as_is().copies.extract_if(is_new).collect();
+                drop(old);
             }
         }
-        let matched = state.matched.as_mut()?;
+        if followed.ok()?
+            && let Err(error) = self.run_all()
+        {
+            return Some(Err(error));
+        }
+        Some(value)
+    }
+
+    /// Records a call as the next one of a sequence, if it is, and stores what it returns in `value`, since values
+    /// are large. Nothing runs, and no other library's code. `copies` are those of arguments that are other
+    /// libraries' memory, with the number of bytes that were copied.
+    pub(in crate::pipeline) fn follow_call(
+        &self,
+        call: Recorded<'_>,
+        (copies, copied): (&[Copy], u64),
+        site: Option<&Site>,
+        value: &mut Result<Value>,
+    ) -> Followed {
+        let mut state = self.lock_as_is();
+        let matched = state.matched.as_mut().ok_or(Mismatch::Call)?;
+        matched.follow(call, copies, copied)?;
         let (at, index) = (matched.len(), matched.first + matched.len());
         let Matched { sequence, results, copied, .. } = matched;
         let form = &sequence.calls[at].form;
         let keep = |memory| results.push(memory);
         let bytes = copied.last().filter(|(call, _)| *call == at).map_or(0, |(_, bytes)| *bytes);
         let mut results = Results { session: self, index, device: form.device, keep, bytes };
-        let value = results.value(form);
-        // Looked at in place, since values are large.
-        let Ok(_) = &value else { return Some(value) };
+        *value = results.value(form);
+        if value.is_err() {
+            return Ok(false);
+        }
         let bytes = results.bytes;
-        matched.sites.push(site);
+        matched.sites.push(site.cloned());
         matched.bytes += bytes;
         let len = matched.len();
         state.pending_bytes += bytes;
@@ -130,13 +158,8 @@ impl Session {
         if state.pending_bytes >= self.options.max_pending_bytes {
             drop(state);
             is_full |= self.lock().has_bytes_of(&self.options);
-        } else {
-            drop(state);
         }
-        if is_full && let Err(error) = self.run_all() {
-            return Some(Err(error));
-        }
-        Some(value)
+        Ok(is_full)
     }
 }
 
@@ -213,6 +236,13 @@ impl Matched {
     }
 }
 
+impl Input {
+    /// Returns whether a tensor of its memory begins where it begins, and the memory wasn't written since.
+    fn is_version_of(&self, tensor: &Tensor) -> bool {
+        self.tensor.offset() == tensor.offset() && self.version == tensor.version()
+    }
+}
+
 /// The inputs and results that the tensors of a call's arguments are compared with.
 struct Tensors<'m> {
     inputs: &'m mut Vec<Input>,
@@ -256,6 +286,13 @@ impl Tensors<'_> {
         if tensor.pending_buffer().is_some_and(|pending| pending.filled().is_none()) {
             return false;
         }
+        let known = self.inputs.get(number);
+        if let Some(known) = known
+            && known.tensor.buffer().shares_with(tensor.buffer())
+        {
+            // Memory isn't lent to other libraries while it is waited for.
+            return known.is_version_of(tensor);
+        }
         let copy = match tensor.buffer().is_lent() {
             true => match self.copies.iter().find(|copy| copy.place == place) {
                 Some(copy) => Some(copy),
@@ -267,11 +304,8 @@ impl Tensors<'_> {
             false => None,
         };
         let tensor = copy.map_or(tensor, |copy| &copy.tensor);
-        if let Some(known) = self.inputs.get(number) {
-            let (own, other) = (known.tensor.buffer(), tensor.buffer());
-            return (own.shares_with(other) || known.memory == memory_id(tensor))
-                && known.tensor.offset() == tensor.offset()
-                && known.version == tensor.version();
+        if let Some(known) = known {
+            return known.memory == memory_id(tensor) && known.is_version_of(tensor);
         }
         let own = match tensor.completed() {
             Ok(Some(done)) => done,

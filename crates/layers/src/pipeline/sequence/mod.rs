@@ -27,7 +27,7 @@ use super::host::Site;
 use super::known::CallForm;
 use super::recording::Recording;
 use super::session::Statistics;
-pub(super) use follow::Recorded;
+pub(super) use follow::{Followed, Recorded};
 pub(super) use learn::Observed;
 
 /// The calls of an earlier flush.

@@ -13,7 +13,7 @@ use super::{Argument, Input, Matched, Sequence, Source, View, table};
 use crate::pipeline::copies::bytes_of;
 use crate::pipeline::host::{self, Watch};
 use crate::pipeline::known::CallForm;
-use crate::pipeline::operation::{Operation, Slot, owning};
+use crate::pipeline::operation::{Operation, Slot, make_own};
 use crate::pipeline::session::{Session, State};
 use crate::pipeline::waiting::Waiting;
 use crate::profiler;
@@ -129,8 +129,9 @@ impl Matched {
     /// Computes the results that are held.
     fn compute(&self) -> Result<Vec<Tensor>> {
         let inputs: Vec<Tensor> = self.inputs.iter().map(|input| input.tensor.clone()).collect();
-        let computed = self.sequence.recording.replay_watched(&inputs, Watch::new())?;
-        computed.into_iter().map(owning).collect()
+        let mut computed = self.sequence.recording.replay_watched(&inputs, Watch::new())?;
+        computed.iter_mut().try_for_each(make_own)?;
+        Ok(computed)
     }
 
     /// Fills the memory of the results, and counts.
@@ -248,8 +249,7 @@ impl Remade<'_> {
         let form: &CallForm = &self.sequence.calls[call].form;
         let made = form.forms[place].as_ref().zip(self.memories[number].clone());
         let made = made.map(|(form, memory)| {
-            let whole =
-                Tensor::pending(memory, form.shape.clone(), form.strides.clone(), form.dtype)?;
+            let whole = Tensor::pending(memory, &form.shape, &form.strides, form.dtype)?;
             let Some(View { shape, strides, is_writable }) = view else { return Ok(whole) };
             let buffer = whole.into_buffer();
             let view = Tensor::from_parts(buffer, shape.clone(), strides.clone(), offset)?;
