@@ -2,9 +2,10 @@
 //!
 //! Between two loops over a block, each value is stored and loaded again, which takes longer than a sum
 //! or product. A chain is computed tile by tile instead: a tile is as many elements as fit in the
-//! processor's registers, where they stay from the first operation to the last. Which operation comes
-//! next is looked up once per tile.
+//! processor's registers, where they stay from the first operation to the last. Its operations are
+//! [functions that call each other](threaded).
 
+mod threaded;
 mod vector;
 
 use std::mem::MaybeUninit;
@@ -20,6 +21,7 @@ use super::value::Value;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 use crate::isa::{Isa, Work, dispatch};
+use threaded::{Link, Registers, Run, tile};
 pub(super) use vector::Float;
 use vector::Vector;
 
@@ -127,45 +129,16 @@ impl Chain {
         work: &MemoryWork<'_>,
     ) {
         match self.dtype {
-            DType::F64 => dispatch(self.of::<f64>(frame, dst, len, work)),
-            _ => dispatch(self.of::<f32>(frame, dst, len, work)),
+            DType::F64 => dispatch(Loop { chain: self, frame, dst: dst.cast::<f64>(), len, work }),
+            _ => dispatch(Loop { chain: self, frame, dst: dst.cast::<f32>(), len, work }),
         }
     }
-
-    fn of<'a, T: Float>(
-        &self,
-        frame: &Frame<'_>,
-        dst: *mut u8,
-        len: usize,
-        work: &'a MemoryWork<'a>,
-    ) -> Loop<'a, T> {
-        let links = self.links.iter().map(|(op, operand)| match operand {
-            Operand::Block(slot) => {
-                let at = frame.slots[*slot as usize].cast_const().cast();
-                Link { op: *op, uniform: false, at }
-            }
-            Operand::Uniform(value) => {
-                let value: *const Value = &raw const frame.values[*value as usize];
-                Link { op: *op, uniform: true, at: value.cast() }
-            }
-        });
-        let first = frame.slots[self.first as usize].cast_const().cast();
-        Loop { dst: dst.cast(), first, links: links.collect(), len, work }
-    }
-}
-
-/// An operation, with the address of its operand.
-#[derive(Clone, Copy)]
-struct Link<T> {
-    op: Op,
-    uniform: bool,
-    at: *const T,
 }
 
 struct Loop<'a, T> {
+    chain: &'a Chain,
+    frame: &'a Frame<'a>,
     dst: *mut T,
-    first: *const T,
-    links: SmallVec<[Link<T>; 32]>,
     len: usize,
     work: &'a MemoryWork<'a>,
 }
@@ -175,66 +148,104 @@ impl<T: Float> Work for Loop<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        // The tiles leave registers for an operand, and for the masks of minimum and maximum.
         // SAFETY: the level is that of the vectors; the contract of `Chain::run`.
         unsafe {
             match I::LEVEL {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => self.block::<I, T::Avx512, 16>(),
+                Level::Avx512 => self.block::<I, T::Avx512>(),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => self.block::<I, T::Avx2, 8>(),
-                // Programs have chains only where the level is above this one when they are compiled.
-                _ => self.block::<I, T, 16>(),
+                Level::Avx2 => self.block::<I, T::Avx2>(),
+                // For programs that were compiled before the level was lowered.
+                _ => self.block::<I, T>(),
             }
         }
     }
 }
 
 /// The most cache lines of a tile.
-const MOST: usize = 16;
+const MOST: usize = 8;
 
-/// The results of a tile before their non-temporal stores.
+/// A tile in memory, and the results of one before their non-temporal stores.
 #[repr(C, align(64))]
-struct Lines(MaybeUninit<[[u8; LINE]; MOST]>);
-
-/// The most elements of a vector of registers.
-const LONGEST: usize = 16;
+struct Lines([u8; MOST * LINE]);
 
 impl<T: Float> Loop<'_, T> {
-    /// Computes the block by tiles of `N` vectors, or of fewer if it is short.
+    /// Computes the block.
     ///
     /// # Safety
     /// As [`Chain::run`]; the processor has the vectors' level.
     #[inline(always)]
-    unsafe fn block<I: Isa, V: Vector<Element = T>, const N: usize>(&self) {
+    unsafe fn block<I: Isa, V: Registers<Element = T>>(&self) {
+        const { assert!(tile::<V>() * size_of::<T>() <= MOST * LINE) };
         // SAFETY: the caller's promise.
         unsafe {
-            if self.len >= N * V::LEN {
-                self.tiles::<I, V, N>();
-            } else if self.len >= 4 * V::LEN {
-                self.tiles::<I, V, 4>();
-            } else if self.len >= V::LEN {
-                self.tiles::<I, V, 1>();
-            } else if self.len > 0 {
-                self.short::<I, V>();
+            match self.len {
+                0 => {}
+                len if len < tile::<V>() => self.short::<V>(),
+                _ => self.tiles::<I, V>(),
             }
         }
     }
 
-    /// Computes the block by tiles of `N` vectors, at least one.
+    /// The address of an operand, and whether it is one element for all.
+    fn place(&self, operand: Operand) -> (*const T, bool) {
+        match operand {
+            Operand::Block(slot) => (self.frame.slots[slot as usize].cast_const().cast(), false),
+            Operand::Uniform(value) => {
+                let value: *const Value = &raw const self.frame.values[value as usize];
+                (value.cast(), true)
+            }
+        }
+    }
+
+    /// Returns an operation as a link.
+    ///
+    /// # Safety
+    /// As [`Chain::run`].
+    #[inline(always)]
+    unsafe fn link<V: Registers<Element = T>>(&self, op: Op, operand: Operand) -> Link<V> {
+        let (at, uniform) = self.place(operand);
+        // SAFETY: the caller's promise: a uniform value is of the chain's dtype.
+        let number = if uniform { unsafe { *at } } else { T::default() };
+        Link { run: run_of::<V>(op, uniform, number), at }
+    }
+
+    /// Computes the block by tiles, at least one.
     ///
     /// # Safety
     /// As [`Loop::block`].
     #[inline(always)]
-    unsafe fn tiles<I: Isa, V: Vector<Element = T>, const N: usize>(&self) {
-        const { assert!(N * V::LEN * size_of::<T>() <= MOST * LINE && V::LEN <= LONGEST) };
+    unsafe fn tiles<I: Isa, V: Registers<Element = T>>(&self) {
+        let first = self.place(Operand::Block(self.chain.first)).0;
+        let lines_of_tile = tile::<V>() * size_of::<T>() / LINE;
+        // A tile of the baseline may be shorter than a line.
+        let streams = self.work.streams_results && lines_of_tile > 0;
+        let mut lines = MaybeUninit::<Lines>::uninit();
+        let lines: *mut u8 = lines.as_mut_ptr().cast();
+        let mut links = SmallVec::<[Link<V>; 33]>::new();
+        for (op, operand) in &self.chain.links {
+            // SAFETY: the caller's promise.
+            links.push(unsafe { self.link(*op, *operand) });
+        }
+        links.push(match streams {
+            true => Link { run: V::last_at_start(), at: lines.cast() },
+            false => Link { run: V::last(), at: self.dst },
+        });
+        let links = links.as_ptr();
         let (mut at, mut next) = (0, self.work.first);
         while at < self.len {
             // The last tile computes some elements of the one before again.
-            let start = at.min(self.len - N * V::LEN);
-            at = start + N * V::LEN;
+            let start = at.min(self.len - tile::<V>());
+            at = start + tile::<V>();
             // SAFETY: the caller's promise: the tile lies within the block.
-            unsafe { self.tile::<I, V, N>(start) };
+            unsafe {
+                V::begin(links, start, first.add(start));
+                if streams {
+                    let (to, from) = (self.dst.add(start).cast(), lines.cast_const());
+                    let (lines, per_chunk) = (lines_of_tile, lines_of_tile);
+                    PendingStores { to, from, lines, per_chunk }.chunk::<I>(0);
+                }
+            }
             // The memory work of the chunks that are complete by now.
             while next < at / CHUNK {
                 // SAFETY: the caller's promise.
@@ -244,66 +255,71 @@ impl<T: Float> Loop<'_, T> {
         }
     }
 
-    /// Computes the elements of `N` vectors from `at` on.
-    ///
-    /// # Safety
-    /// As [`Loop::block`]; the elements lie within the block.
-    #[inline(always)]
-    unsafe fn tile<I: Isa, V: Vector<Element = T>, const N: usize>(&self, at: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut values = [V::load(self.first.add(at)); N];
-            for (i, value) in values.iter_mut().enumerate().skip(1) {
-                *value = V::load(self.first.add(at + i * V::LEN));
-            }
-            for link in &self.links {
-                link.apply(&mut values, at);
-            }
-            let place = self.dst.add(at);
-            let mut lines = Lines(MaybeUninit::uninit());
-            let target = match self.work.streams_results {
-                true => lines.0.as_mut_ptr().cast(),
-                false => place,
-            };
-            for (i, value) in values.into_iter().enumerate() {
-                value.store(target.add(i * V::LEN));
-            }
-            if self.work.streams_results {
-                let lines = N * V::LEN * size_of::<T>() / LINE;
-                let (to, from) = (place.cast(), target.cast_const().cast());
-                PendingStores { to, from, lines, per_chunk: lines }.chunk::<I>(0);
-            }
-        }
-    }
-
-    /// Computes a block that is shorter than a vector, from copies of its operands.
+    /// Computes a block that is shorter than a tile: operation by operation, on tiles that begin with copies of
+    /// its elements.
     ///
     /// # Safety
     /// As [`Loop::block`].
     #[inline(always)]
-    unsafe fn short<I: Isa, V: Vector<Element = T>>(&self) {
-        let copy = |from: *const T| {
-            let mut elements = [T::default(); LONGEST];
-            // SAFETY: the operand has that many elements, and a vector has more.
-            unsafe { std::ptr::copy_nonoverlapping(from, elements.as_mut_ptr(), self.len) };
-            elements
-        };
-        let first = copy(self.first);
-        let operands: SmallVec<[Option<[T; LONGEST]>; 8]> =
-            self.links.iter().map(|link| (!link.uniform).then(|| copy(link.at))).collect();
-        let links = self.links.iter().zip(&operands).map(|(link, copy)| {
-            let at = copy.as_ref().map_or(link.at, |elements| elements.as_ptr());
-            Link { at, ..*link }
-        });
-        let mut results = [T::default(); LONGEST];
-        let (dst, first) = (results.as_mut_ptr(), first.as_ptr());
-        let whole = Loop { dst, first, links: links.collect(), len: V::LEN, work: self.work };
-        // SAFETY: all copies are as long as a vector; the block is as long as what is copied to it, and a
-        // block that streams results has whole chunks.
+    unsafe fn short<V: Registers<Element = T>>(&self) {
+        let (mut values, mut others) = (Lines([0; MOST * LINE]), Lines([0; MOST * LINE]));
+        let (values, others) =
+            (values.0.as_mut_ptr().cast::<T>(), others.0.as_mut_ptr().cast::<T>());
+        let first = self.place(Operand::Block(self.chain.first)).0;
+        // SAFETY: the operands have that many elements, and a tile has more; a block that streams results has
+        // whole chunks, and isn't short.
         unsafe {
-            whole.tile::<I, V, 1>(0);
-            std::ptr::copy_nonoverlapping(dst, self.dst, self.len);
+            std::ptr::copy_nonoverlapping(first, values, self.len);
+            for (op, operand) in &self.chain.links {
+                let mut link: Link<V> = self.link(*op, *operand);
+                if matches!(operand, Operand::Block(_)) {
+                    std::ptr::copy_nonoverlapping(link.at, others, self.len);
+                    link.at = others;
+                }
+                let links = [link, Link { run: V::last_at_start(), at: values }];
+                V::begin(links.as_ptr(), 0, values);
+            }
+            std::ptr::copy_nonoverlapping(values, self.dst, self.len);
         }
+    }
+}
+
+/// Returns what computes an operation. `number` is a uniform operand.
+#[inline(always)]
+fn run_of<V: Registers>(op: Op, uniform: bool, number: V::Element) -> Run<V>
+where
+    V::Element: Float,
+{
+    #[inline(always)]
+    fn either<V: Registers, C: Combine>(uniform: bool) -> Run<V> {
+        if uniform { V::link::<C, true>() } else { V::link::<C, false>() }
+    }
+    // Of equal numbers that aren't zeros it doesn't matter which is returned, and only the value may be NaN:
+    // that is one instruction instead of three.
+    let is_number = uniform && number.partial_cmp(&number).is_some();
+    let is_other = is_number && number != V::Element::default();
+    match op {
+        Op::Min if is_other => V::link::<LeastOfNumber, true>(),
+        Op::MinOf if is_number => V::link::<LeastOfNumber, true>(),
+        Op::Max if is_other => V::link::<GreatestOfNumber, true>(),
+        Op::MaxOf if is_number => V::link::<GreatestOfNumber, true>(),
+        Op::Add => either::<V, Plus>(uniform),
+        Op::Mul => either::<V, Times>(uniform),
+        Op::Sub => either::<V, Minus>(uniform),
+        Op::SubFrom => either::<V, MinusFrom>(uniform),
+        Op::Div => either::<V, Over>(uniform),
+        Op::DivInto => either::<V, OverInto>(uniform),
+        Op::Min => either::<V, Least>(uniform),
+        Op::MinOf => either::<V, LeastOf>(uniform),
+        Op::Max => either::<V, Greatest>(uniform),
+        Op::MaxOf => either::<V, GreatestOf>(uniform),
+        // Their operand isn't read.
+        Op::Neg => V::link::<Negated, false>(),
+        Op::Abs => V::link::<Absolute, false>(),
+        Op::Sqrt => V::link::<Root, false>(),
+        Op::Square => V::link::<Squared, false>(),
+        Op::ToF16 => V::link::<ToF16, false>(),
+        Op::ToBf16 => V::link::<ToBf16, false>(),
     }
 }
 
@@ -340,64 +356,12 @@ combine! {
     LeastOf(value, operand) = operand.least(value);
     Greatest(value, operand) = value.greatest(operand);
     GreatestOf(value, operand) = operand.greatest(value);
+    LeastOfNumber(value, operand) = value.least_of_number(operand);
+    GreatestOfNumber(value, operand) = value.greatest_of_number(operand);
     Negated(value, _operand) = value.negated();
     Absolute(value, _operand) = value.absolute();
     Root(value, _operand) = value.root();
     Squared(value, _operand) = value.times(value);
     ToF16(value, _operand) = value.to_f16();
     ToBf16(value, _operand) = value.to_bf16();
-}
-
-impl<T: Float> Link<T> {
-    /// Applies the operation to the values of a tile that begins at `at`.
-    ///
-    /// # Safety
-    /// As [`Loop::tile`].
-    #[inline(always)]
-    unsafe fn apply<V: Vector<Element = T>, const N: usize>(&self, values: &mut [V; N], at: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.op {
-                Op::Add => self.combine::<Plus, V, N>(values, at),
-                Op::Mul => self.combine::<Times, V, N>(values, at),
-                Op::Sub => self.combine::<Minus, V, N>(values, at),
-                Op::SubFrom => self.combine::<MinusFrom, V, N>(values, at),
-                Op::Div => self.combine::<Over, V, N>(values, at),
-                Op::DivInto => self.combine::<OverInto, V, N>(values, at),
-                Op::Min => self.combine::<Least, V, N>(values, at),
-                Op::MinOf => self.combine::<LeastOf, V, N>(values, at),
-                Op::Max => self.combine::<Greatest, V, N>(values, at),
-                Op::MaxOf => self.combine::<GreatestOf, V, N>(values, at),
-                Op::Neg => self.combine::<Negated, V, N>(values, at),
-                Op::Abs => self.combine::<Absolute, V, N>(values, at),
-                Op::Sqrt => self.combine::<Root, V, N>(values, at),
-                Op::Square => self.combine::<Squared, V, N>(values, at),
-                Op::ToF16 => self.combine::<ToF16, V, N>(values, at),
-                Op::ToBf16 => self.combine::<ToBf16, V, N>(values, at),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Loop::tile`].
-    #[inline(always)]
-    unsafe fn combine<C: Combine, V: Vector<Element = T>, const N: usize>(
-        &self,
-        values: &mut [V; N],
-        at: usize,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.uniform {
-                let operand = V::splat(*self.at);
-                for value in values {
-                    *value = C::of(*value, operand);
-                }
-            } else {
-                for (i, value) in values.iter_mut().enumerate() {
-                    *value = C::of(*value, V::load(self.at.add(at + i * V::LEN)));
-                }
-            }
-        }
-    }
 }

@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use keyfold_core::{bf16, f16};
 
+use super::threaded::Registers;
 use crate::half::Half;
 
 /// A vector of floats. Each operation is that of the elements: the same bits as the loops of single
@@ -33,6 +34,10 @@ pub(in crate::interpreter) trait Vector: Copy {
     unsafe fn least(self, other: Self) -> Self;
     /// The larger one; the other one if they are equal, NaN if either is NaN.
     unsafe fn greatest(self, other: Self) -> Self;
+    /// The smaller one of this and a number, which isn't NaN; this one if it is NaN or they are equal.
+    unsafe fn least_of_number(self, number: Self) -> Self;
+    /// The larger one of this and a number, likewise.
+    unsafe fn greatest_of_number(self, number: Self) -> Self;
     unsafe fn negated(self) -> Self;
     unsafe fn absolute(self) -> Self;
     unsafe fn root(self) -> Self;
@@ -45,12 +50,12 @@ pub(in crate::interpreter) trait Vector: Copy {
 /// A float, with its vectors. The float itself is a vector of one element, for loops that the compiler
 /// vectorises.
 pub(in crate::interpreter) trait Float:
-    Vector<Element = Self> + Default + 'static
+    Registers<Element = Self> + Default + PartialOrd + 'static
 {
     #[cfg(target_arch = "x86_64")]
-    type Avx2: Vector<Element = Self>;
+    type Avx2: Registers<Element = Self>;
     #[cfg(target_arch = "x86_64")]
-    type Avx512: Vector<Element = Self>;
+    type Avx512: Registers<Element = Self>;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -157,6 +162,16 @@ macro_rules! vector {
                     let ($nan_of, $otherwise) = (self, $max(self, other));
                     $or_nan
                 }
+            }
+            #[inline(always)]
+            unsafe fn least_of_number(self, number: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $min(number, self) }
+            }
+            #[inline(always)]
+            unsafe fn greatest_of_number(self, number: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $max(number, self) }
             }
             #[inline(always)]
             unsafe fn negated(self) -> Self {
@@ -284,6 +299,14 @@ macro_rules! scalar {
             #[inline(always)]
             unsafe fn greatest(self, other: Self) -> Self {
                 if self > other || self.is_nan() { self } else { other }
+            }
+            #[inline(always)]
+            unsafe fn least_of_number(self, number: Self) -> Self {
+                if number < self { number } else { self }
+            }
+            #[inline(always)]
+            unsafe fn greatest_of_number(self, number: Self) -> Self {
+                if number > self { number } else { self }
             }
             #[inline(always)]
             unsafe fn negated(self) -> Self {
