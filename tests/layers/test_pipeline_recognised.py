@@ -280,6 +280,21 @@ def test_equal_calls_behind_the_place_where_a_program_was_looked_at_are_merged()
         assert pipe.stats()["merged"] == 1
 
 
+def test_equal_calls_are_merged_if_their_form_was_forgotten_between_them():
+    x = kf.asarray(np.full((3, 13), 0.5), copy=True)
+    others = [kf.asarray(np.full((size,), 0.5), copy=True) for size in range(1, 400)]
+    with kf.pipeline() as pipe:
+        a = kf.exp(x)
+        # A kernel keeps fewer forms than these.
+        kept = [kf.exp(other) for other in others]
+        b = kf.exp(x)
+        result = a + b
+        del a, b
+    assert len(kept) == 399
+    assert same(result, 2 * kf.exp(x))
+    assert pipe.stats()["merged"] == 1
+
+
 def test_copies_are_counted_where_a_program_is_left():
     array = np.full(1000, 0.5)
     counts = []

@@ -168,20 +168,22 @@ impl Operation {
     #[inline]
     pub(super) fn for_each_result(
         &self,
-        result: Value,
+        mut result: Value,
         mut f: impl FnMut(usize, Value) -> Result<()>,
     ) -> Result<()> {
         let check = |count| match count == self.results.len() {
             true => Ok(()),
             false => Err(self.differs(&format!("{count} results"))),
         };
-        let items = match result {
-            _ if matches!(self.structure, Structure::Written(_)) => Vec::new(),
-            Value::List(items) | Value::Tuple(items) if self.structure != Structure::One => items,
+        let items = match (self.structure, &mut result) {
+            (Structure::Written(_), _) => Vec::new(),
+            (Structure::List | Structure::Tuple, Value::List(items) | Value::Tuple(items)) => {
+                std::mem::take(items)
+            }
             // Without a list, since values are large.
-            one => {
+            _ => {
                 check(1)?;
-                return f(0, one);
+                return f(0, result);
             }
         };
         check(items.len())?;
@@ -298,7 +300,9 @@ impl Operation {
         if result.shape() != &slot.shape || result.dtype() != slot.dtype {
             return Err(self.differs(&format!("{}{:?}", result.dtype(), result.shape())));
         }
-        if let Some(done) = result.completed()? {
+        if result.pending_buffer().is_some()
+            && let Some(done) = result.completed()?
+        {
             *result = done;
         }
         make_own(result)

@@ -318,7 +318,7 @@ fn a_number_that_is_a_result_is_kept_until_it_is_stored() {
 
 /// Each operation of a chain, of the value so far, `x`, and another operand, `y`; both orders where they
 /// matter.
-const CHAIN: [&str; 16] = [
+const CHAIN: [&str; 21] = [
     "x * y",
     "x + y",
     "0.5 - x",
@@ -335,6 +335,11 @@ const CHAIN: [&str; 16] = [
     "y / x",
     "x - y",
     "minimum(y, x)",
+    "maximum(x, 0.5)",
+    "minimum(0.25, x)",
+    "minimum(x, -0.5)",
+    "maximum(0.0, x)",
+    "minimum(x, nan)",
 ];
 
 #[test]

@@ -416,9 +416,6 @@ fn store(
         let (Some(memory), Some(slot)) = (step.results[at], &operation.results[at]) else {
             return Ok(());
         };
-        let mut result = item.into_tensor()?;
-        operation.make_own(slot, &mut result)?;
-        memories.set(memory, result);
-        Ok(())
+        operation.make_own(slot, memories.set(memory, item.into_tensor()?))
     })
 }

@@ -17,10 +17,10 @@ impl<'i> Memories<'i> {
         Memories { inputs, results }
     }
 
-    /// Stores a result.
+    /// Stores a result, and returns it where it is.
     #[inline]
-    pub(super) fn set(&mut self, memory: usize, result: Tensor) {
-        self.results[memory - self.inputs.len()] = Some(result);
+    pub(super) fn set(&mut self, memory: usize, result: Tensor) -> &mut Tensor {
+        self.results[memory - self.inputs.len()].insert(result)
     }
 
     /// Stores the results of a step that a step or an output reads.
