@@ -48,11 +48,11 @@ pub(super) fn at_pipeline(
     let keyset = context.keyset() - Session::keys();
     let is_below_all = (keyset - DispatchKeySet::BACKENDS).is_empty();
     let call = Recorded { context, args, read: args, keyset, layers: DispatchKey::Deferred.into() };
-    let (site, mut value) = (site(), Ok(Value::None));
+    let (mut site, mut value) = (site(), Ok(Value::None));
     // The session is looked at where it is, since counting references to it takes time.
     let follow = |session: &Session| {
         let is_compared = is_below_all && session.is_open() && session.may_follow();
-        is_compared.then(|| session.follow_call(call, (&[], 0), site.as_ref(), &mut value))
+        is_compared.then(|| session.follow_call(call, (&[], 0), &mut site, &mut value))
     };
     let followed = with_local_data(follow);
     if followed != Some(Some(Ok(false))) {
@@ -66,7 +66,7 @@ pub(super) fn at_pipeline(
 /// it returns then.
 fn at_pipeline_further(
     call: Recorded<'_>,
-    site: Option<Site>,
+    mut site: Option<Site>,
     followed: Option<Followed>,
     value: Result<Value>,
 ) -> Result<Value> {
@@ -97,7 +97,7 @@ fn at_pipeline_further(
     }
     let mut compared = 0;
     if let Some(followed) = followed {
-        if let Some(value) = session.follow_further(followed, call, 0, site.as_ref(), value) {
+        if let Some(value) = session.follow_further(followed, call, 0, &mut site, value) {
             return value;
         }
         compared = std::ptr::from_ref(context.operator()).addr();
@@ -133,7 +133,7 @@ pub(super) fn at_deferred(
     if session.may_follow() && compared != std::ptr::from_ref(context.operator()).addr() {
         let keyset = keyset_below(context);
         let call = Recorded { context, args, read: args, keyset, layers: NONE };
-        if let Some(value) = session.follow_sequence(call, 0, site().as_ref()) {
+        if let Some(value) = session.follow_sequence(call, 0, &mut site()) {
             return value;
         }
     }
@@ -312,7 +312,7 @@ fn record(
         let read: SmallVec<[ValueRef<'_>; 8]> = kept.iter().map(Value::as_ref).collect();
         let keyset = keyset_below(context);
         let call = Recorded { context, args, read: &read, keyset, layers: NONE };
-        if let Some(value) = session.follow_sequence(call, copied, site().as_ref()) {
+        if let Some(value) = session.follow_sequence(call, copied, &mut site()) {
             return value;
         }
         state = session.lock();

@@ -82,7 +82,7 @@ impl Session {
         &self,
         call: Recorded<'_>,
         copied: u64,
-        site: Option<&Site>,
+        site: &mut Option<Site>,
     ) -> Option<Result<Value>> {
         if !self.may_follow() {
             return None;
@@ -98,7 +98,7 @@ impl Session {
         mut followed: Followed,
         call: Recorded<'_>,
         copied: u64,
-        site: Option<&Site>,
+        site: &mut Option<Site>,
         mut value: Result<Value>,
     ) -> Option<Result<Value>> {
         if followed == Err(Mismatch::NeedsCopies) {
@@ -124,14 +124,14 @@ impl Session {
         Some(value)
     }
 
-    /// Records a call as the next one of a sequence, if it is, and stores what it returns in `value`, since values
-    /// are large. Nothing runs, and no other library's code. `copies` are those of arguments that are other
+    /// Records a call as the next one of a sequence, if it is: takes the line, and stores what it returns in
+    /// `value`, since values are large. Nothing runs, and no other library's code. `copies` are those of arguments that are other
     /// libraries' memory, with the number of bytes that were copied.
     pub(in crate::pipeline) fn follow_call(
         &self,
         call: Recorded<'_>,
         (copies, copied): (&[Copy], u64),
-        site: Option<&Site>,
+        site: &mut Option<Site>,
         value: &mut Result<Value>,
     ) -> Followed {
         let mut state = self.lock_as_is();
@@ -148,7 +148,7 @@ impl Session {
             return Ok(false);
         }
         let bytes = results.bytes;
-        matched.sites.push(site.cloned());
+        matched.sites.push(site.take());
         matched.bytes += bytes;
         let len = matched.len();
         state.pending_bytes += bytes;
