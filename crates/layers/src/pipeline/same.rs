@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use super::operation::{Operation, for_each_tensor, memory_id};
 use super::session::State;
 
-/// What equal calls have in common: the form, as all that inference read of it, or its address where that can't be
-/// compared, and the memory of the first tensor.
+/// The key of a call, the same for equal calls: all that inference read of the call, the address of its form where
+/// that can't be compared, and the memory of the first tensor.
 type Key<'o> = (&'o [u64], usize, usize);
 
 /// The calls of one key.
