@@ -25,7 +25,7 @@ use threaded::{Link, Registers, Run, tile};
 pub(super) use vector::Float;
 use vector::Vector;
 
-/// An operation on the value so far and, except for the last six, another operand.
+/// An operation on the value so far and, from `Add` to `MaxOf`, another operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
     Add,

@@ -125,8 +125,9 @@ impl Session {
     }
 
     /// Records a call as the next one of a sequence, if it is: takes the line, and stores what it returns in
-    /// `value`, since values are large. Nothing runs, and no other library's code. `copies` are those of arguments that are other
-    /// libraries' memory, with the number of bytes that were copied.
+    /// `value`, since values are large. No kernel runs, and no other library's code; where the bytes that wait are as
+    /// many as the options allow, the calls become operations. `copies` are those of arguments that are other libraries'
+    /// memory, with the number of bytes that were copied.
     pub(in crate::pipeline) fn follow_call(
         &self,
         call: Recorded<'_>,
@@ -290,7 +291,7 @@ impl Tensors<'_> {
         if let Some(known) = known
             && known.tensor.buffer().shares_with(tensor.buffer())
         {
-            // Memory isn't lent to other libraries while it is waited for.
+            // It wasn't lent to another library since: what waits to read a memory runs before that.
             return known.is_version_of(tensor);
         }
         let copy = match tensor.buffer().is_lent() {
