@@ -20,6 +20,11 @@ beside_job=''
 # What both lanes know: which parts were taken, what was left out, whether the lane beside failed.
 state=$(mktemp -d)
 end_jobs() {
+    # Cut short, or failed here: how far the other lane is.
+    if [ -n "$beside_job" ] && [ -f "$TARGET/beside.log" ]; then
+        step "this ran beside until now: the end of $TARGET/beside.log"
+        tail -n 60 "$TARGET/beside.log"
+    fi
     for job in $extension_job $beside_job; do
         end_tree "$job"
     done

@@ -178,6 +178,20 @@ fn a_program_that_leaves_a_sequence_waits_as_operations() {
 }
 
 #[test]
+fn programs_that_begin_differently_are_recognised_in_turn() {
+    let _alone = alone();
+    let inputs: Vec<Tensor> = (0..40).map(|at| numbers(&[2, 100 + at], DType::F64)).collect();
+    for round in 0..4 {
+        for x in &inputs {
+            let program = || vec![aten::mul(&aten::exp(x).unwrap(), x).unwrap()];
+            let (found, counted) = run(&program);
+            assert_eq!(found[0], bits(&program()[0]));
+            assert_eq!(counted.recognised, u64::from(round >= 2), "round {round}");
+        }
+    }
+}
+
+#[test]
 fn results_that_somebody_else_holds_are_computed() {
     let _alone = alone();
     let x = numbers(&[23], DType::F64);

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use keyfold_tensor::{Tensor, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fusion::{self, Concurrent, Step, Tiled};
 use super::operation::{Operation, Slot, Structure};
 use super::session::{AtOnce, Session, Statistics};
-use super::waiting::references;
+use super::waiting::Held;
 use crate::tracer::{Assembly, Graph, Results};
 
 /// An operation that waits.
@@ -102,29 +102,32 @@ impl Session {
     /// Returns what waits and what would become of it, without running anything.
     pub fn explain(&self) -> Explanation {
         // A flush would do that first.
-        let old = self.lock().merge_equal_calls();
+        let (operations, held, at_once, bytes, statistics, old) = {
+            let mut state = self.lock();
+            let held = Held::of(state.waiting.iter());
+            // What runs now was planned with the arguments that it has.
+            let is_run = state.runner.is_some();
+            let old = if is_run { Vec::new() } else { state.merge_equal_calls(&held) };
+            let operations: Vec<_> = state.waiting.iter().cloned().collect();
+            (operations, held, state.at_once.clone(), state.pending_bytes, state.statistics, old)
+        };
         drop(old);
         let producers = self.producers();
-        let (operations, at_once, bytes, statistics) = {
-            let state = self.lock();
-            let operations: Vec<_> = state.waiting.iter().cloned().collect();
-            (operations, state.at_once.clone(), state.pending_bytes, state.statistics)
-        };
-        // Dead are those whose results nobody holds, and those that only dead ones read.
-        let mut by_dead: FxHashMap<usize, usize> = FxHashMap::default();
+        // Dead are those whose results nobody holds, and that only dead ones read.
+        let mut read = FxHashSet::default();
         let mut dead = vec![false; operations.len()];
         for (operation, dead) in operations.iter().zip(&mut dead).rev() {
-            let unheld = operation.results.iter().flatten().all(|slot| {
-                let references = by_dead.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
-                slot.memory.strong_count() <= references
-            });
-            *dead = operation.is_pure() && unheld;
-            if *dead {
-                operation.each_pending(&mut |address| *by_dead.entry(address).or_default() += 1);
+            let is_unused =
+                |slot: &Slot| !held.has(slot) && !read.contains(&slot.memory.as_ptr().addr());
+            *dead = operation.is_pure() && operation.results.iter().flatten().all(is_unused);
+            if !*dead {
+                operation.each_pending(&mut |address| {
+                    read.insert(address);
+                });
             }
         }
-        let (groups, concurrent) = together_of(&operations, &dead, &by_dead);
-        let graph = graph_of(&operations);
+        let (groups, concurrent) = together_of(&operations, &dead, &held);
+        let graph = graph_of(&operations, &held);
         let planned = operations.iter().zip(dead).map(|(operation, dead)| Planned {
             index: operation.index,
             operator: operation.operator.name().to_owned(),
@@ -140,16 +143,16 @@ impl Session {
 }
 
 /// Returns the operations that a flush would compute together, and the steps that it would compute
-/// concurrently. `by_dead` counts the references of dead ones to each pending memory.
+/// concurrently.
 fn together_of(
     operations: &[Arc<Operation>],
     dead: &[bool],
-    by_dead: &FxHashMap<usize, usize>,
+    held: &Held,
 ) -> (Vec<PlannedGroup>, Vec<PlannedConcurrent>) {
     let alive = operations.iter().zip(dead).filter(|(_, dead)| !**dead);
     let alive: Vec<Arc<Operation>> = alive.map(|(operation, _)| Arc::clone(operation)).collect();
     let (mut groups, mut together) = (Vec::new(), Vec::new());
-    let Some((plan, _)) = fusion::plan(&alive, by_dead) else { return (groups, together) };
+    let Some((plan, _)) = fusion::plan(&alive, held) else { return (groups, together) };
     for step in &plan.steps {
         add_groups(step, &alive, &mut groups);
         if let Step::Concurrent(concurrent) = step
@@ -187,7 +190,7 @@ fn add_groups(step: &Step, operations: &[Arc<Operation>], to: &mut Vec<PlannedGr
 }
 
 /// Puts the calls together to a graph whose outputs are the results that somebody holds.
-fn graph_of(operations: &[Arc<Operation>]) -> Graph {
+fn graph_of(operations: &[Arc<Operation>], held: &Held) -> Graph {
     let (mut graph, mut known) = (Assembly::default(), FxHashMap::default());
     let mut outputs = Vec::new();
     for operation in operations {
@@ -211,12 +214,9 @@ fn graph_of(operations: &[Arc<Operation>]) -> Graph {
             known.insert(std::ptr::from_ref(pending).addr(), *value);
         }
     }
-    let inner = references(operations.iter());
-    let held = outputs.into_iter().filter(|(_, slot, _)| {
-        let by_others = inner.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(0);
-        slot.memory.strong_count() > by_others
-    });
-    let last = held
+    let last = outputs
+        .into_iter()
+        .filter(|(_, slot, _)| held.has(slot))
         .map(|(_, slot, value)| known.get(&slot.memory.as_ptr().addr()).copied().unwrap_or(value));
     let last: Vec<_> = last.collect();
     graph.finish(last)

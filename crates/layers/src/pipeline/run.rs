@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use keyfold_core::{Error, ErrorKind, Result, SharedError};
 use keyfold_dispatch::Value as _;
 use keyfold_tensor::{PendingBuffer, Tensor, Value};
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::check::Expected;
@@ -18,6 +17,7 @@ use super::plan;
 use super::recording;
 use super::sequence::Observed;
 use super::session::{Session, State};
+use super::waiting::Held;
 use crate::profiler::range_with;
 
 impl Session {
@@ -113,26 +113,27 @@ impl Session {
             return Err(self.refuse(recording::READS));
         }
         let _turn = self.take_turn()?;
-        let (chosen, old, outdated, observed, before) = {
+        let (chosen, held, old, outdated, observed, before) = {
             let mut state = self.lock();
             let chosen = choose(&mut state);
+            let held = Held::of(chosen.iter().filter_map(|index| state.waiting.get(*index)));
             let before = state.statistics;
             // A few operations that a call needs aren't worth a look at all that waits.
             let is_all = chosen.len() == state.waiting.len();
             let is_plain = is_all && self.options.check.is_none();
-            let observed = if is_plain { Observed::of(&mut state) } else { None };
-            let old = if is_all { state.merge_equal_calls() } else { Vec::new() };
+            let observed = if is_plain { Observed::of(&mut state, &held) } else { None };
+            let old = if is_all { state.merge_equal_calls(&held) } else { Vec::new() };
             if !chosen.is_empty() {
                 state.statistics.flushes += 1;
             }
-            (chosen, old, std::mem::take(&mut state.outdated), observed, before)
+            (chosen, held, old, std::mem::take(&mut state.outdated), observed, before)
         };
         // Without the lock: one of them may be the last reference to a large graph.
         drop((old, outdated));
         let operations = self.without_dead(&chosen);
         let watch = Watch::new();
         let expected = self.expected(&operations, &watch)?;
-        let planned = fusion::plan(&operations, &FxHashMap::default());
+        let planned = fusion::plan(&operations, &held);
         self.lock().statistics.planned +=
             planned.as_ref().map_or(0, |(_, is_new)| (*is_new).into());
         let plan =

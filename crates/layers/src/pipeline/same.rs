@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::operation::{Operation, for_each_tensor, memory_id};
 use super::session::State;
+use super::waiting::Held;
 
 /// The key of a call, the same for equal calls: all that inference read of the call, the address of its form where
 /// that can't be compared, and the memory of the first tensor.
@@ -24,15 +25,15 @@ type Instead = FxHashMap<usize, Arc<PendingBuffer>>;
 
 impl State {
     /// Lets waiting operations read the results of the first of several equal calls. Returns the arguments
-    /// that they had before, to be dropped without the lock.
-    pub(super) fn merge_equal_calls(&mut self) -> Vec<Value> {
+    /// that they had before, to be dropped without the lock. `held` is of all that wait.
+    pub(super) fn merge_equal_calls(&mut self, held: &Held) -> Vec<Value> {
         let (mut merged, mut old) = (0, Vec::new());
         let waits = |one: &&Arc<Operation>| !self.running.contains(&one.index);
         if !has_alike(self.waiting.iter().filter(waits), self.waiting.len()) {
             return old;
         }
         let operations: Vec<Arc<Operation>> = self.waiting.iter().filter(waits).cloned().collect();
-        let uses = Uses::of(&self.waiting.iter().cloned().collect::<Vec<_>>());
+        let written = written(self.waiting.iter());
         let (mut alike, mut instead) = (Alike::default(), Instead::default());
         for (at, operation) in operations.iter().enumerate() {
             replace(operation, &instead, &mut old);
@@ -41,7 +42,8 @@ impl State {
             }
             let known = alike.entry(key(operation)).or_default();
             let first = known.iter().find(|first| are_equal(&operations[**first], operation));
-            let whole = first.and_then(|first| uses.merge(&operations[*first], operation));
+            let whole =
+                first.and_then(|first| merge(&operations[*first], operation, held, &written));
             match whole {
                 Some(whole) => {
                     instead.extend(whole);
@@ -113,56 +115,48 @@ fn are_equal(a: &Operation, b: &Operation) -> bool {
         && places(a) == places(b)
 }
 
-/// How waiting operations use memory.
-#[derive(Default)]
-struct Uses {
-    /// The tensors among their arguments, by the pending memory's address.
-    references: FxHashMap<usize, usize>,
-    /// The memory that they write in place.
-    written: FxHashSet<usize>,
+/// Returns the memory that operations write in place.
+fn written<'o>(operations: impl Iterator<Item = &'o Arc<Operation>>) -> FxHashSet<usize> {
+    let mut written = FxHashSet::default();
+    for operation in operations.filter(|one| !one.written.is_empty()) {
+        let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in &operation.written {
+            if let Some(Value::Tensor(tensor)) = args.get(*at) {
+                written.insert(memory_id(tensor));
+            }
+        }
+    }
+    written
 }
 
-impl Uses {
-    fn of(operations: &[Arc<Operation>]) -> Uses {
-        let mut uses = Uses::default();
-        for operation in operations {
-            operation.each_pending(&mut |memory| *uses.references.entry(memory).or_default() += 1);
-            let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
-            for at in &operation.written {
-                if let Some(Value::Tensor(tensor)) = args.get(*at) {
-                    uses.written.insert(memory_id(tensor));
-                }
-            }
-        }
-        uses
+/// Returns the memory that readers of `operation` read instead; `None` if somebody else holds a result,
+/// if memory of the two is `written` in place, or if results differ in form, since the operator's kernel for Meta
+/// was registered anew between the calls.
+fn merge(
+    first: &Operation,
+    operation: &Operation,
+    held: &Held,
+    written: &FxHashSet<usize>,
+) -> Option<Instead> {
+    let mut is_written = false;
+    each_tensor(first, &mut |tensor| is_written |= written.contains(&memory_id(tensor)));
+    if is_written {
+        return None;
     }
-
-    /// Returns the memory that readers of `operation` read instead; `None` if somebody else holds a result,
-    /// if memory of the two is written in place, or if results differ in form, since the operator's kernel for Meta
-    /// was registered anew between the calls.
-    fn merge(&self, first: &Operation, operation: &Operation) -> Option<Instead> {
-        let mut is_written = false;
-        each_tensor(first, &mut |tensor| is_written |= self.written.contains(&memory_id(tensor)));
-        if is_written {
+    let mut instead = Instead::default();
+    for (own, other) in operation.results.iter().zip(&first.results) {
+        let (Some(own), Some(other)) = (own, other) else { continue };
+        let places = [own, other].map(|slot| slot.memory.as_ptr().addr());
+        if held.has(own)
+            || own.bytes() == 0
+            || (&own.shape, own.dtype) != (&other.shape, other.dtype)
+            || places.iter().any(|place| written.contains(place))
+        {
             return None;
         }
-        let mut instead = Instead::default();
-        for (own, other) in operation.results.iter().zip(&first.results) {
-            let (Some(own), Some(other)) = (own, other) else { continue };
-            let address = own.memory.as_ptr().addr();
-            let references = self.references.get(&address).copied().unwrap_or(0);
-            let places = [address, other.memory.as_ptr().addr()];
-            if own.memory.strong_count() > references
-                || own.bytes() == 0
-                || (&own.shape, own.dtype) != (&other.shape, other.dtype)
-                || places.iter().any(|place| self.written.contains(place))
-            {
-                return None;
-            }
-            instead.insert(address, other.memory.upgrade()?);
-        }
-        Some(instead)
+        instead.insert(places[0], other.memory.upgrade()?);
     }
+    Some(instead)
 }
 
 /// Replaces the tensors of an operation's arguments that are over other memory now; adds the old

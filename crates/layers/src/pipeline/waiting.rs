@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::operation::{Operation, Slot};
 
@@ -64,22 +64,17 @@ impl Waiting {
         self.list.range(start..).flatten()
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Operation>> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Operation>> + Clone {
         self.list.iter().flatten()
     }
 
     /// Returns the bytes of pointwise results that waiting operations alone hold, less those of finished memory
     /// that they alone keep. Such results are rarely in memory together: groups don't write them.
     pub(super) fn spared_bytes(&self) -> u64 {
-        let references = references(self.iter());
-        let is_unheld = |slot: &&Slot| {
-            let memory = &slot.memory;
-            let own = references.get(&memory.as_ptr().addr()).copied().unwrap_or(0);
-            memory.strong_count() <= own
-        };
+        let held = Held::of(self.iter());
         let pointwise = self.iter().filter(|operation| operation.evaluates.is_some());
         let slots = pointwise.flat_map(|operation| operation.results.iter().flatten());
-        let results: u64 = slots.filter(is_unheld).map(Slot::bytes).sum();
+        let results: u64 = slots.filter(|slot| !held.has(slot)).map(Slot::bytes).sum();
         results.saturating_sub(self.kept_bytes())
     }
 
@@ -107,13 +102,32 @@ impl Waiting {
     }
 }
 
-/// Counts what arguments of operations refer to each pending memory, by its address.
-pub(super) fn references<'o>(
-    operations: impl Iterator<Item = &'o Arc<Operation>>,
-) -> FxHashMap<usize, usize> {
-    let mut references = FxHashMap::default();
-    for operation in operations {
-        operation.each_pending(&mut |address| *references.entry(address).or_default() += 1);
+/// The results of operations that somebody can read after they ran: others than their own arguments hold them.
+///
+/// It is determined once for a flush, under the state's lock, and all that follows agrees on it: other threads may
+/// drop a tensor at any time. None can come to hold a result that isn't held.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The addresses of their memory.
+    memories: FxHashSet<usize>,
+}
+
+impl Held {
+    pub(super) fn of<'o>(operations: impl Iterator<Item = &'o Arc<Operation>> + Clone) -> Held {
+        let mut references: FxHashMap<usize, usize> = FxHashMap::default();
+        for operation in operations.clone() {
+            operation.each_pending(&mut |address| *references.entry(address).or_default() += 1);
+        }
+        let slots = operations.flat_map(|operation| operation.results.iter().flatten());
+        let held = slots.filter_map(|slot| {
+            let address = slot.memory.as_ptr().addr();
+            let own = references.get(&address).copied().unwrap_or(0);
+            (slot.memory.strong_count() > own).then_some(address)
+        });
+        Held { memories: held.collect() }
     }
-    references
+
+    pub(super) fn has(&self, slot: &Slot) -> bool {
+        self.memories.contains(&slot.memory.as_ptr().addr())
+    }
 }

@@ -26,9 +26,9 @@ mod tiles;
 use std::sync::Arc;
 
 use keyfold_backend::GpuBackend;
-use rustc_hash::FxHashMap;
 
 use super::operation::Operation;
+use super::waiting::Held;
 pub(super) use group::{Group, GroupArgs};
 use outline::Outline;
 pub(super) use plan::{Plan, Step};
@@ -41,25 +41,21 @@ pub(super) use tiled::{CallArgs, Tiled};
 #[derive(Debug)]
 pub struct BackendKernel(pub Arc<dyn GpuBackend>);
 
-/// Returns the steps that compute operations; `None` if all run one by one. `others`
-/// counts the references of operations that won't run, to each pending memory. The flag tells whether
-/// the program was planned anew.
-pub(super) fn plan(
-    operations: &[Arc<Operation>],
-    others: &FxHashMap<usize, usize>,
-) -> Option<(Arc<Plan>, bool)> {
+/// Returns the steps that compute operations; `None` if all run one by one. The flag tells whether the program was
+/// planned anew.
+pub(super) fn plan(operations: &[Arc<Operation>], held: &Held) -> Option<(Arc<Plan>, bool)> {
     let may_join = |one: &&Arc<Operation>| {
         one.evaluates.is_some() || one.rows() > 0 || one.reduces().is_some()
     };
     if operations.iter().filter(may_join).count() < 2 && !schedule::may_be_concurrent(operations) {
         return None;
     }
-    let outline = if others.is_empty() { Outline::of(operations) } else { None };
+    let outline = Outline::of(operations, held);
     let found = outline.as_ref().and_then(Outline::find);
     let (plan, is_new) = match found {
         Some(plan) => (plan, false),
         None => {
-            let (plan, is_new) = cache::plan(Program::of(operations, others));
+            let (plan, is_new) = cache::plan(Program::of(operations, held));
             if let Some(outline) = outline {
                 outline.keep(operations, &plan);
             }

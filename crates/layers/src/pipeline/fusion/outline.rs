@@ -15,6 +15,7 @@ use super::plan::Plan;
 use super::schedule;
 use crate::pipeline::known::CallForm;
 use crate::pipeline::operation::{Operation, for_each_tensor, memory_id};
+use crate::pipeline::waiting::Held;
 
 /// The number of entries. A hash of the outline chooses one.
 const ENTRIES: usize = 64;
@@ -37,23 +38,16 @@ struct Entry {
 
 static KNOWN: Mutex<Vec<Option<Entry>>> = Mutex::new(Vec::new());
 
-/// A memory that operations use.
-struct Used {
-    number: u64,
-    /// The tensors among the operations' arguments that keep it.
-    references: usize,
-}
-
 impl Outline {
     /// Returns the outline of a program; `None` if a form is of one call alone, as those of calls that
     /// write in place.
-    pub(super) fn of(operations: &[Arc<Operation>]) -> Option<Outline> {
+    pub(super) fn of(operations: &[Arc<Operation>], held: &Held) -> Option<Outline> {
         if operations.len() > MAX_OPERATIONS {
             return None;
         }
         let mut words = Vec::with_capacity(operations.len() * 10 + 1);
         words.push(u64::from(schedule::moves(operations)));
-        let mut memories: FxHashMap<usize, Used> = FxHashMap::default();
+        let mut memories: FxHashMap<usize, u64> = FxHashMap::default();
         memories.reserve(operations.len() * 2);
         let mut last_form = None;
         for operation in operations {
@@ -73,22 +67,15 @@ impl Outline {
             for arg in &*args {
                 for_each_tensor(arg.as_ref(), &mut |tensor| {
                     let number = memories.len() as u64;
-                    let used = memories.entry(memory_id(tensor));
-                    let used = used.or_insert(Used { number, references: 0 });
-                    used.references += 1;
-                    words.extend([used.number, tensor.offset() as u64]);
+                    let number = *memories.entry(memory_id(tensor)).or_insert(number);
+                    words.extend([number, tensor.offset() as u64]);
                 });
             }
             for slot in operation.results.iter().flatten() {
                 let number = memories.len() as u64;
                 let memory = slot.memory.as_ptr().addr();
-                memories.entry(memory).or_insert(Used { number, references: 0 });
-            }
-        }
-        for operation in operations {
-            for slot in operation.results.iter().flatten() {
-                let used = memories.get(&slot.memory.as_ptr().addr())?;
-                words.push(u64::from(slot.memory.strong_count() > used.references));
+                memories.entry(memory).or_insert(number);
+                words.push(u64::from(held.has(slot)));
             }
         }
         let mut hasher = FxHasher::default();

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use super::BackendKernel;
 use super::schedule::{Movable, may_be_concurrent};
 use crate::pipeline::operation::{Operation, Slot, Structure, for_each_tensor, memory_id};
+use crate::pipeline::waiting::Held;
 
 /// A shared object, compared by its address, which it keeps from being used again.
 pub(super) struct Same<T: ?Sized>(pub(super) Arc<T>);
@@ -101,8 +102,6 @@ struct View {
 /// A memory that operations use.
 struct Used {
     number: u32,
-    /// The tensors among the operations' arguments that keep it.
-    references: usize,
     views: SmallVec<[(View, u32); 1]>,
 }
 
@@ -125,9 +124,8 @@ fn number<T: PartialEq>(known: &mut Vec<T>, item: T) -> u32 {
 }
 
 impl Program {
-    /// Describes operations, in order. `others` counts the references to each pending memory of
-    /// operations that won't run.
-    pub(super) fn of(operations: &[Arc<Operation>], others: &FxHashMap<usize, usize>) -> Program {
+    /// Describes operations, in order.
+    pub(super) fn of(operations: &[Arc<Operation>], held: &Held) -> Program {
         let (mut program, mut numbers) = (Program::default(), Numbers::default());
         let moves = may_be_concurrent(operations);
         for operation in operations {
@@ -135,10 +133,8 @@ impl Program {
         }
         for operation in operations {
             for slot in operation.results.iter().flatten() {
-                let memory = slot.memory.as_ptr().addr();
-                if let Some(used) = numbers.memories.get(&memory) {
-                    let own = used.references + others.get(&memory).copied().unwrap_or(0);
-                    program.held[used.number as usize] = slot.memory.strong_count() > own;
+                if let Some(used) = numbers.memories.get(&slot.memory.as_ptr().addr()) {
+                    program.held[used.number as usize] = held.has(slot);
                 }
             }
         }
@@ -212,14 +208,14 @@ impl Program {
         let strides = (!tensor.is_contiguous()).then(|| tensor.strides().clone());
         let (offset, dtype, shape) = (tensor.offset(), tensor.dtype(), tensor.shape().clone());
         let view = View { offset, dtype, shape, strides };
-        self.value((memory_id(tensor), 1), view, numbers)
+        self.value(memory_id(tensor), view, numbers)
     }
 
     /// Returns the number of a result.
     fn new_value(&mut self, slot: &Slot, numbers: &mut Numbers) -> u32 {
         let (dtype, shape) = (slot.dtype, slot.shape.clone());
         let view = View { offset: 0, dtype, shape, strides: None };
-        self.value((slot.memory.as_ptr().addr(), 0), view, numbers)
+        self.value(slot.memory.as_ptr().addr(), view, numbers)
     }
 
     /// Returns the number of the state that random numbers are drawn from: draws keep their order.
@@ -227,22 +223,16 @@ impl Program {
         let shape = Shape::default();
         let view = View { offset: 0, dtype: DType::U8, shape, strides: None };
         // No memory is at this address.
-        self.value((0, 0), view, numbers)
+        self.value(0, view, numbers)
     }
 
-    fn value(
-        &mut self,
-        (memory, references): (usize, usize),
-        view: View,
-        numbers: &mut Numbers,
-    ) -> u32 {
+    fn value(&mut self, memory: usize, view: View, numbers: &mut Numbers) -> u32 {
         let held = &mut self.held;
         let used = numbers.memories.entry(memory).or_insert_with(|| {
             held.push(true);
             let number = (held.len() - 1) as u32;
-            Used { number, references: 0, views: SmallVec::new() }
+            Used { number, views: SmallVec::new() }
         });
-        used.references += references;
         if let Some((_, value)) = used.views.iter().find(|(known, _)| *known == view) {
             return *value;
         }

@@ -15,6 +15,7 @@ use crate::pipeline::fusion::{self, Plan, Step as Planned, Tiled};
 use crate::pipeline::operation::{Operation, for_each_tensor, is_one};
 use crate::pipeline::plan;
 use crate::pipeline::session::Session;
+use crate::pipeline::waiting::Held;
 
 /// The memories of placeholders and results, by the address of their pending memory.
 #[derive(Default)]
@@ -97,14 +98,15 @@ impl Session {
         if let Some(reason) = self.refused() {
             return Err(self.refuse(&reason));
         }
-        let (chosen, old) = {
+        let (chosen, held, old) = {
             let mut state = self.lock();
-            let old = state.merge_equal_calls();
-            (plan::everything(&state.waiting), old)
+            let held = Held::of(state.waiting.iter());
+            let old = state.merge_equal_calls(&held);
+            (plan::everything(&state.waiting), held, old)
         };
         drop(old);
         let operations = self.without_dead(&chosen);
-        let planned = fusion::plan(&operations, &FxHashMap::default());
+        let planned = fusion::plan(&operations, &held);
         let plan =
             planned.map_or_else(|| Arc::new(Plan::one_by_one(operations.len())), |own| own.0);
         let recording = Recording::of(operations, plan, inputs, outputs);

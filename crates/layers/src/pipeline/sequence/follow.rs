@@ -13,7 +13,7 @@ use crate::pipeline::host::Site;
 use crate::pipeline::known::CallForm;
 use crate::pipeline::operation::{for_each_tensor, is_one, memory_id};
 use crate::pipeline::record::Results;
-use crate::pipeline::session::{Session, State};
+use crate::pipeline::session::{Options, Session, State};
 
 /// A copy of another library's array.
 pub(in crate::pipeline) struct Copy {
@@ -54,7 +54,7 @@ pub(in crate::pipeline) enum Mismatch {
     NeedsCopies,
 }
 
-/// A call that was compared: whether what waits with it is as much as the options allow, so that it has to run.
+/// A call that was compared: whether what waits with it may be as much as the options allow, so that it has to run.
 pub(in crate::pipeline) type Followed = Result<bool, Mismatch>;
 
 impl Session {
@@ -117,6 +117,7 @@ impl Session {
             }
         }
         if followed.ok()?
+            && self.is_full()
             && let Err(error) = self.run_all()
         {
             return Some(Err(error));
@@ -124,9 +125,13 @@ impl Session {
         Some(value)
     }
 
+    /// Returns whether what waits is as much as the options allow. The bytes that count are those of operations.
+    fn is_full(&self) -> bool {
+        self.pending_count() >= self.options.max_ops || self.lock().has_bytes_of(&self.options)
+    }
+
     /// Records a call as the next one of a sequence, if it is: takes the line, and stores what it returns in
-    /// `value`, since values are large. No kernel runs, and no other library's code; where the bytes that wait are as
-    /// many as the options allow, the calls become operations. `copies` are those of arguments that are other libraries'
+    /// `value`, since values are large. No kernel runs, and no other library's code. `copies` are those of arguments that are other libraries'
     /// memory, with the number of bytes that were copied.
     pub(in crate::pipeline) fn follow_call(
         &self,
@@ -155,12 +160,8 @@ impl Session {
         state.pending_bytes += bytes;
         state.statistics.recorded += 1;
         self.start_clock(&mut state);
-        let mut is_full = len >= self.options.max_ops;
-        if state.pending_bytes >= self.options.max_pending_bytes {
-            drop(state);
-            is_full |= self.lock().has_bytes_of(&self.options);
-        }
-        Ok(is_full)
+        let Options { max_ops, max_pending_bytes, .. } = self.options;
+        Ok(len >= max_ops || state.pending_bytes >= max_pending_bytes)
     }
 }
 

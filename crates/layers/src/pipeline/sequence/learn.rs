@@ -15,7 +15,7 @@ use crate::pipeline::fusion::{self, Moves, Plan};
 use crate::pipeline::operation::{Operation, for_each_tensor, is_one};
 use crate::pipeline::recording::{Recording, dispatchers_of};
 use crate::pipeline::session::{State, Statistics};
-use crate::pipeline::waiting::references;
+use crate::pipeline::waiting::Held;
 
 /// The most calls of a sequence.
 const MOST_CALLS: usize = 4096;
@@ -35,7 +35,7 @@ pub(in crate::pipeline) struct Observed {
 impl Observed {
     /// Looks at all operations that wait; `None` if they can't be recognised later, or if the flush before that
     /// began as they do was another one.
-    pub(in crate::pipeline) fn of(state: &mut State) -> Option<Observed> {
+    pub(in crate::pipeline) fn of(state: &mut State, held: &Held) -> Option<Observed> {
         let (mut waiting, len) = (state.waiting.iter(), state.waiting.len());
         let first = waiting.next()?;
         let last = waiting.next_back().unwrap_or(first);
@@ -45,16 +45,15 @@ impl Observed {
             return None;
         }
         let mut observed = Observed::default();
-        let references = references(state.waiting.iter());
         for operation in state.waiting.iter() {
-            observed.add(operation, &references)?;
+            observed.add(operation, held)?;
         }
         Some(observed)
     }
 
     /// Adds a call; `None` if it isn't a pure one on memory of the host. A context with objects, such as a profile,
     /// would be kept alive, and is another one each time.
-    fn add(&mut self, operation: &Operation, references: &FxHashMap<usize, usize>) -> Option<()> {
+    fn add(&mut self, operation: &Operation, held: &Held) -> Option<()> {
         let is_plain = operation.is_pure()
             && !operation.key.is_empty()
             && operation.stream.is_none()
@@ -77,13 +76,11 @@ impl Observed {
         let call = self.calls.len();
         for (place, slot) in operation.results.iter().enumerate() {
             let memory = slot.as_ref().map(|slot| Weak::clone(&slot.memory));
-            let is_held = memory.as_ref().is_some_and(|memory| {
-                let address = memory.as_ptr().addr();
-                self.numbers.insert(address, self.results.len());
-                memory.strong_count() > references.get(&address).copied().unwrap_or(0)
-            });
+            if let Some(memory) = &memory {
+                self.numbers.insert(memory.as_ptr().addr(), self.results.len());
+            }
             self.results.push((call, place));
-            self.held.push(is_held);
+            self.held.push(slot.as_ref().is_some_and(|slot| held.has(slot)));
             self.memories.push(memory);
         }
         self.calls.push(Call {

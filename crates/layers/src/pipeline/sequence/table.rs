@@ -4,12 +4,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustc_hash::FxHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 
 use super::Sequence;
 use crate::pipeline::known::CallForm;
 
-/// The number of entries. The address of the first form chooses one.
+/// The most entries. The one that was used least recently goes first.
 const ENTRIES: usize = 64;
 
 /// The most sequences that begin alike.
@@ -42,40 +42,60 @@ fn sign(form: &CallForm) -> u64 {
     hasher.finish()
 }
 
+/// What is known of programs that begin alike.
 struct Entry {
     seen: Signature,
     credit: u32,
+    /// The time of the last flush.
+    used: u64,
     sequences: Vec<Arc<Sequence>>,
 }
 
-static KNOWN: Mutex<Vec<Option<Entry>>> = Mutex::new(Vec::new());
+struct Known {
+    entries: FxHashMap<u64, Entry>,
+    /// The number of flushes so far.
+    time: u64,
+}
+
+static KNOWN: Mutex<Known> =
+    Mutex::new(Known { entries: FxHashMap::with_hasher(FxBuildHasher), time: 0 });
 
 /// While another thread looks, nothing is known.
-fn known() -> Option<MutexGuard<'static, Vec<Option<Entry>>>> {
+fn known() -> Option<MutexGuard<'static, Known>> {
     KNOWN.try_lock().ok()
 }
 
-fn place(first: u64) -> usize {
-    (first >> 32) as usize % ENTRIES
+impl Known {
+    /// Returns the entry of a flush that begins with a call of this form.
+    fn used(&mut self, first: u64) -> Option<&mut Entry> {
+        self.time += 1;
+        let entry = self.entries.get_mut(&first)?;
+        entry.used = self.time;
+        Some(entry)
+    }
+
+    /// Adds an entry; returns the one that goes for it.
+    fn add(&mut self, seen: Signature) -> Option<Entry> {
+        let least = || self.entries.iter().min_by_key(|(_, entry)| entry.used);
+        let full = self.entries.len() == ENTRIES;
+        let old = full.then(least).flatten().map(|(first, _)| *first);
+        let old = old.and_then(|first| self.entries.remove(&first));
+        let entry = Entry { seen, credit: CREDIT, used: self.time, sequences: Vec::new() };
+        self.entries.insert(seen.first, entry);
+        old
+    }
 }
 
 /// Notes a flush of this signature. Returns whether it is the second one in a row, whose calls may be learned, and
 /// sequences that aren't known any more, to be dropped without a lock.
 pub(super) fn note_flush(signature: Signature) -> (bool, Vec<Arc<Sequence>>) {
     let Some(mut known) = known() else { return (false, Vec::new()) };
-    known.resize_with(ENTRIES, || None);
-    let entry = &mut known[place(signature.first)];
-    match entry {
-        Some(entry) if entry.seen == signature => (entry.credit > 0, Vec::new()),
-        Some(entry) if entry.seen.first == signature.first => {
-            entry.seen = signature;
-            (false, Vec::new())
+    match known.used(signature.first) {
+        Some(entry) => {
+            let last = std::mem::replace(&mut entry.seen, signature);
+            (last == signature && entry.credit > 0, Vec::new())
         }
-        _ => {
-            let old =
-                entry.replace(Entry { seen: signature, credit: CREDIT, sequences: Vec::new() });
-            (false, old.map_or(Vec::new(), |old| old.sequences))
-        }
+        None => (false, known.add(signature).map_or(Vec::new(), |old| old.sequences)),
     }
 }
 
@@ -84,8 +104,7 @@ pub(super) fn keep(sequence: Sequence) {
     let Some(first) = sequence.first() else { return };
     let mut old = Vec::new();
     if let Some(mut known) = known()
-        && let Some(Some(entry)) = known.get_mut(place(first))
-        && entry.seen.first == first
+        && let Some(entry) = known.entries.get_mut(&first)
     {
         entry.credit = entry.credit.saturating_sub(1);
         old.extend(entry.sequences.extract_if(.., |one| one.is_outdated()));
@@ -100,9 +119,8 @@ pub(super) fn keep(sequence: Sequence) {
 
 /// Returns a sequence that begins with a call of this form.
 pub(super) fn beginning_with(form: &CallForm) -> Option<Arc<Sequence>> {
-    let first = sign(form);
     let known = known()?;
-    let entry = known.get(place(first))?.as_ref().filter(|entry| entry.seen.first == first)?;
+    let entry = known.entries.get(&sign(form))?;
     entry.sequences.iter().find(|one| !one.is_outdated()).cloned()
 }
 
@@ -115,7 +133,7 @@ pub(super) fn instead_of(
 ) -> Option<Arc<Sequence>> {
     let first = sequence.first()?;
     let known = known()?;
-    let entry = known.get(place(first))?.as_ref().filter(|entry| entry.seen.first == first)?;
+    let entry = known.entries.get(&first)?;
     let agrees = |one: &&Arc<Sequence>| {
         !Arc::ptr_eq(one, sequence)
             && may_fit(one)
@@ -131,7 +149,7 @@ pub(super) fn note_replay(sequence: &Arc<Sequence>) {
     sequence.mismatches.store(0, Ordering::Relaxed);
     if let Some(first) = sequence.first()
         && let Some(mut known) = known()
-        && let Some(Some(entry)) = known.get_mut(place(first))
+        && let Some(entry) = known.used(first)
         && let Some(at) = entry.sequences.iter().position(|one| Arc::ptr_eq(one, sequence))
     {
         entry.credit = CREDIT;
