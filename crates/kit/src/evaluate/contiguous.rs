@@ -79,6 +79,9 @@ impl Job<'_> {
                 let gathered = behind.wrapping_add(WriteCombiner::bytes(register));
                 let result_direct = self.writes_directly(0);
                 let misalignment = if total <= block { 0 } else { self.shortening(inputs, out) };
+                // Blocks are for registers in memory: a chain needs none, and each block costs it as much as an
+                // operation or two.
+                let is_whole = total > block && result_direct && program.is_one_chain();
                 let end = total.min((units.end * block).saturating_sub(misalignment));
                 let mut at = (units.start * block).saturating_sub(misalignment);
                 let prefetch_distance: SmallVec<[isize; 8]> = match self.non_temporal {
@@ -86,7 +89,10 @@ impl Job<'_> {
                     false => SmallVec::new(),
                 };
                 while at < end {
-                    let len = (block - if at == 0 { misalignment } else { 0 }).min(end - at);
+                    let len = match is_whole {
+                        true => end - at,
+                        false => (block - if at == 0 { misalignment } else { 0 }).min(end - at),
+                    };
                     for (slot, (input, access)) in inputs.iter().zip(program.accesses()).enumerate()
                     {
                         let from = input.pinned_ptr().wrapping_add(at * access.size);

@@ -63,7 +63,7 @@ use smallvec::SmallVec;
 
 use access::Access;
 pub use compile::Iota;
-use compile::{CompiledCode, compile};
+use compile::{Action, CompiledCode, compile};
 pub use run::{Frame, Table};
 use streaming::CHUNK;
 pub use value::Value;
@@ -171,7 +171,19 @@ impl Program {
         }
     }
 
-    /// The most elements that [`Program::run`] takes in one call.
+    /// Whether the program is one chain of arithmetic on inputs as they lie in memory, whose values stay in the
+    /// processor's registers: [`Program::run`] takes any number of elements then.
+    #[inline]
+    pub fn is_one_chain(&self) -> bool {
+        matches!(&self.code.instructions[..], [one] if matches!(one.action, Action::Chain(_)))
+            && self.streams_result()
+            && self.code.kept.is_empty()
+            && self.code.iotas.is_empty()
+            && self.accesses.iter().all(|access| access.direct)
+    }
+
+    /// The most elements that [`Program::run`] takes in one call, unless the program [is one
+    /// chain](Program::is_one_chain).
     #[inline]
     pub fn block(&self) -> usize {
         self.block

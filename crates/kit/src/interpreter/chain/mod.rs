@@ -21,7 +21,7 @@ use super::value::Value;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 use crate::isa::{Isa, Work, dispatch};
-use threaded::{Link, Registers, Run, tile};
+use threaded::{COPIES, Link, Registers, Run, tile};
 pub(super) use vector::Float;
 use vector::Vector;
 
@@ -54,6 +54,9 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// The number of operations.
+    const COUNT: usize = Op::ToBf16 as usize + 1;
+
     /// The operation of a function of two numbers. `swapped`: the value so far is the second one.
     pub(crate) fn binary(op: Binary, swapped: bool) -> Option<Op> {
         Some(match (op, swapped) {
@@ -203,11 +206,15 @@ impl<T: Float> Loop<'_, T> {
     /// # Safety
     /// As [`Chain::run`].
     #[inline(always)]
-    unsafe fn link<V: Registers<Element = T>>(&self, op: Op, operand: Operand) -> Link<V> {
+    unsafe fn link<V: Registers<Element = T>>(
+        &self,
+        (op, operand): (Op, Operand),
+        copy: usize,
+    ) -> Link<V> {
         let (at, uniform) = self.place(operand);
         // SAFETY: the caller's promise: a uniform value is of the chain's dtype.
-        let number = if uniform { unsafe { *at } } else { T::default() };
-        Link { run: run_of::<V>(op, uniform, number), at }
+        let number = uniform.then(|| unsafe { *at });
+        Link { run: run_of::<V>(op, number, copy), at }
     }
 
     /// Computes the block by tiles, at least one.
@@ -223,9 +230,12 @@ impl<T: Float> Loop<'_, T> {
         let mut lines = MaybeUninit::<Lines>::uninit();
         let lines: *mut u8 = lines.as_mut_ptr().cast();
         let mut links = SmallVec::<[Link<V>; 33]>::new();
+        let mut earlier = [0; Op::COUNT];
         for (op, operand) in &self.chain.links {
+            let copy = &mut earlier[*op as usize];
             // SAFETY: the caller's promise.
-            links.push(unsafe { self.link(*op, *operand) });
+            links.push(unsafe { self.link((*op, *operand), *copy) });
+            *copy = (*copy + 1) % COPIES;
         }
         links.push(match streams {
             true => Link { run: V::last_at_start(), at: lines.cast() },
@@ -271,7 +281,7 @@ impl<T: Float> Loop<'_, T> {
         unsafe {
             std::ptr::copy_nonoverlapping(first, values, self.len);
             for (op, operand) in &self.chain.links {
-                let mut link: Link<V> = self.link(*op, *operand);
+                let mut link: Link<V> = self.link((*op, *operand), 0);
                 if matches!(operand, Operand::Block(_)) {
                     std::ptr::copy_nonoverlapping(link.at, others, self.len);
                     link.at = others;
@@ -284,42 +294,51 @@ impl<T: Float> Loop<'_, T> {
     }
 }
 
-/// Returns what computes an operation. `number` is a uniform operand.
+/// Returns what computes an operation, the copy of this number. `number` is a uniform operand.
 #[inline(always)]
-fn run_of<V: Registers>(op: Op, uniform: bool, number: V::Element) -> Run<V>
+fn run_of<V: Registers>(op: Op, number: Option<V::Element>, copy: usize) -> Run<V>
 where
     V::Element: Float,
 {
     #[inline(always)]
-    fn either<V: Registers, C: Combine>(uniform: bool) -> Run<V> {
-        if uniform { V::link::<C, true>() } else { V::link::<C, false>() }
+    fn run<V: Registers, C: Combine, const UNIFORM: bool>(copy: usize) -> Run<V> {
+        match copy {
+            0 => V::link::<C, UNIFORM, 0>(),
+            1 => V::link::<C, UNIFORM, 1>(),
+            2 => V::link::<C, UNIFORM, 2>(),
+            _ => V::link::<C, UNIFORM, 3>(),
+        }
     }
     // Of equal numbers that aren't zeros it doesn't matter which is returned, and only the value may be NaN:
     // that is one instruction instead of three.
-    let is_number = uniform && number.partial_cmp(&number).is_some();
-    let is_other = is_number && number != V::Element::default();
+    let is_number = number.is_some_and(|number| number.partial_cmp(&number).is_some());
+    let is_other = is_number && number != Some(V::Element::default());
+    let is_uniform = number.is_some();
+    let either = |uniform: fn(usize) -> Run<V>, block: fn(usize) -> Run<V>| {
+        if is_uniform { uniform(copy) } else { block(copy) }
+    };
     match op {
-        Op::Min if is_other => V::link::<LeastOfNumber, true>(),
-        Op::MinOf if is_number => V::link::<LeastOfNumber, true>(),
-        Op::Max if is_other => V::link::<GreatestOfNumber, true>(),
-        Op::MaxOf if is_number => V::link::<GreatestOfNumber, true>(),
-        Op::Add => either::<V, Plus>(uniform),
-        Op::Mul => either::<V, Times>(uniform),
-        Op::Sub => either::<V, Minus>(uniform),
-        Op::SubFrom => either::<V, MinusFrom>(uniform),
-        Op::Div => either::<V, Over>(uniform),
-        Op::DivInto => either::<V, OverInto>(uniform),
-        Op::Min => either::<V, Least>(uniform),
-        Op::MinOf => either::<V, LeastOf>(uniform),
-        Op::Max => either::<V, Greatest>(uniform),
-        Op::MaxOf => either::<V, GreatestOf>(uniform),
+        Op::Min if is_other => run::<V, LeastOfNumber, true>(copy),
+        Op::MinOf if is_number => run::<V, LeastOfNumber, true>(copy),
+        Op::Max if is_other => run::<V, GreatestOfNumber, true>(copy),
+        Op::MaxOf if is_number => run::<V, GreatestOfNumber, true>(copy),
+        Op::Add => either(run::<V, Plus, true>, run::<V, Plus, false>),
+        Op::Mul => either(run::<V, Times, true>, run::<V, Times, false>),
+        Op::Sub => either(run::<V, Minus, true>, run::<V, Minus, false>),
+        Op::SubFrom => either(run::<V, MinusFrom, true>, run::<V, MinusFrom, false>),
+        Op::Div => either(run::<V, Over, true>, run::<V, Over, false>),
+        Op::DivInto => either(run::<V, OverInto, true>, run::<V, OverInto, false>),
+        Op::Min => either(run::<V, Least, true>, run::<V, Least, false>),
+        Op::MinOf => either(run::<V, LeastOf, true>, run::<V, LeastOf, false>),
+        Op::Max => either(run::<V, Greatest, true>, run::<V, Greatest, false>),
+        Op::MaxOf => either(run::<V, GreatestOf, true>, run::<V, GreatestOf, false>),
         // Their operand isn't read.
-        Op::Neg => V::link::<Negated, false>(),
-        Op::Abs => V::link::<Absolute, false>(),
-        Op::Sqrt => V::link::<Root, false>(),
-        Op::Square => V::link::<Squared, false>(),
-        Op::ToF16 => V::link::<ToF16, false>(),
-        Op::ToBf16 => V::link::<ToBf16, false>(),
+        Op::Neg => run::<V, Negated, false>(copy),
+        Op::Abs => run::<V, Absolute, false>(copy),
+        Op::Sqrt => run::<V, Root, false>(copy),
+        Op::Square => run::<V, Squared, false>(copy),
+        Op::ToF16 => run::<V, ToF16, false>(copy),
+        Op::ToBf16 => run::<V, ToBf16, false>(copy),
     }
 }
 

@@ -11,6 +11,23 @@ use super::vector::Vector;
 /// The vectors of a tile: as many as are passed in registers.
 const VECTORS: usize = 8;
 
+/// The number of copies of each operation's function. A chain takes another copy each time that it has an operation
+/// again, so that the jump of each copy goes to one place, which a processor predicts: one that alternates between
+/// two places costs as much as ten operations whenever it is mispredicted.
+pub(super) const COPIES: usize = 4;
+
+/// Makes functions of different copies differ, since the compiler joins equal ones.
+#[inline(always)]
+fn distinguish<V: Vector, const COPY: usize>() {
+    #[cfg(target_arch = "x86_64")]
+    if V::LEN > 1 {
+        // SAFETY: it is a comment.
+        unsafe {
+            std::arch::asm!("/* copy {} */", const COPY, options(nomem, nostack, preserves_flags));
+        }
+    }
+}
+
 /// Returns the number of elements of a tile.
 pub(super) const fn tile<V: Vector>() -> usize {
     VECTORS * V::LEN
@@ -34,8 +51,8 @@ pub(in crate::interpreter) struct Link<V: Vector> {
 
 /// Vectors of registers, with the functions that are compiled for their level.
 pub(in crate::interpreter) trait Registers: Vector {
-    /// The function of an operation. `UNIFORM`: its operand is one element.
-    fn link<C: Combine, const UNIFORM: bool>() -> Run<Self>;
+    /// The function of an operation. `UNIFORM`: its operand is one element. There are several copies.
+    fn link<C: Combine, const UNIFORM: bool, const COPY: usize>() -> Run<Self>;
 
     /// The function that stores a tile at its place in a block.
     fn last() -> Run<Self>;
@@ -81,9 +98,10 @@ unsafe fn apply<V: Vector, C: Combine, const UNIFORM: bool>(
 macro_rules! registers {
     ($($level:literal)?: $link:ident $store:ident $begin:ident, $($vector:ty)*) => {
         $(#[target_feature(enable = $level)])?
-        unsafe extern "C" fn $link<V: Vector, C: Combine, const UNIFORM: bool>(
+        unsafe extern "C" fn $link<V: Vector, C: Combine, const UNIFORM: bool, const COPY: usize>(
             link: *const Link<V>, at: usize, a: V, b: V, c: V, d: V, e: V, f: V, g: V, h: V,
         ) {
+            distinguish::<V, COPY>();
             // SAFETY: the caller's promise; another link is behind this one.
             unsafe {
                 let values = [a, b, c, d, e, f, g, h];
@@ -118,8 +136,8 @@ macro_rules! registers {
         }
 
         $(impl Registers for $vector {
-            fn link<C: Combine, const UNIFORM: bool>() -> Run<Self> {
-                $link::<Self, C, UNIFORM>
+            fn link<C: Combine, const UNIFORM: bool, const COPY: usize>() -> Run<Self> {
+                $link::<Self, C, UNIFORM, COPY>
             }
 
             fn last() -> Run<Self> {
