@@ -86,6 +86,8 @@ build)
     build
     ;;
 short)
+    # A minute of inputs doesn't pay for the minutes that optimising takes.
+    export CARGO_PROFILE_RELEASE_OPT_LEVEL=1
     build
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT

@@ -1,5 +1,6 @@
 """Programs that pipelines recognise call by call: the numbers of eager calls in every case."""
 
+import contextvars
 import signal
 import threading
 import time
@@ -248,6 +249,60 @@ def test_an_interrupt_stops_a_replay_between_operations():
 
     with pytest.raises(KeyboardInterrupt):
         during_a_flush(interrupt, lambda: products(x, 400))
+
+
+def test_a_write_of_another_thread_during_an_interrupted_replay_comes_after_what_reads():
+    x = large()
+    three = kf.full(x.shape, 3.0, dtype=x.dtype)
+
+    def program():
+        first = x + 1.0
+        last, _ = products(x, 200)
+        return first, last, first * 2.0 + last * 0.0
+
+    learned(program)
+    expected = program()[2].numpy()
+
+    def write_and_stop(*_):
+        context = contextvars.copy_context()
+        writer = threading.Thread(target=context.run, args=(results[0].copy_, three))
+        writer.start()
+        writer.join()
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGALRM, write_and_stop)
+    try:
+        with kf.pipeline() as pipe:
+            results = program()
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            with pytest.raises(KeyboardInterrupt):
+                pipe.flush()
+            # This runs what reads it: a part of what waits.
+            three.numpy()
+            assert np.array_equal(results[2].numpy(), expected)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, old)
+    assert same(results[0], three)
+
+
+def test_memory_that_no_call_uses_is_given_away_without_leaving_the_program():
+    x = kf.asarray(np.linspace(0.0, 1.0, 61), copy=True)
+    others = [kf.asarray([1.0, 2.0]) * 1.0 for _ in range(6)]
+    counts = []
+    for other in others:
+        with kf.pipeline() as pipe:
+            y = kf.tanh(x)
+            other.numpy()
+            y = kf.exp(y) + x
+        counts.append(pipe.stats()["recognised"])
+    assert counts == [0, 0, 1, 1, 1, 1]
+    expected = kf.exp(kf.tanh(x))
+    with kf.pipeline():
+        y = kf.tanh(x)
+        x.numpy()[:] = 0.0
+        y = kf.exp(y) + x
+    assert same(y, expected)
 
 
 def test_one_tensor_in_the_place_of_two_is_another_program():

@@ -192,6 +192,24 @@ fn programs_that_begin_differently_are_recognised_in_turn() {
 }
 
 #[test]
+fn programs_that_begin_alike_are_recognised_in_turn() {
+    let _alone = alone();
+    let x = numbers(&[2, 53], DType::F64);
+    let program = |calls: usize| {
+        let mut y = aten::exp(&x).unwrap();
+        (0..calls).for_each(|_| y = aten::sin(&y).unwrap());
+        vec![aten::mul(&y, &x).unwrap()]
+    };
+    for round in 0..5 {
+        for calls in 2..6 {
+            let (found, counted) = run(&|| program(calls));
+            assert_eq!(found[0], bits(&program(calls)[0]));
+            assert_eq!(counted.recognised, u64::from(round >= 2), "round {round}, {calls} calls");
+        }
+    }
+}
+
+#[test]
 fn results_that_somebody_else_holds_are_computed() {
     let _alone = alone();
     let x = numbers(&[23], DType::F64);

@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fusion::{self, Concurrent, Step, Tiled};
 use super::operation::{Operation, Slot, Structure};
+use super::same::merge_calls;
 use super::session::{AtOnce, Session, Statistics};
 use super::waiting::Held;
 use crate::tracer::{Assembly, Graph, Results};
@@ -82,37 +83,36 @@ fn producer(producers: &Producers) -> impl Fn(&Tensor) -> Option<String> + '_ {
     }
 }
 
-impl Session {
-    fn producers(&self) -> Producers {
-        let state = self.lock();
-        let mut producers = Producers::default();
-        for operation in state.waiting.iter() {
-            for slot in operation.results.iter().flatten() {
-                producers.insert(slot.memory.as_ptr().addr(), operation.index);
-            }
+fn producers_of<'o>(operations: impl Iterator<Item = &'o Arc<Operation>>) -> Producers {
+    let mut producers = Producers::default();
+    for operation in operations {
+        for slot in operation.results.iter().flatten() {
+            producers.insert(slot.memory.as_ptr().addr(), operation.index);
         }
-        producers
     }
+    producers
+}
 
+impl Session {
     /// Describes a call.
     pub(super) fn describe(&self, operation: &Operation) -> String {
-        operation.describe(&producer(&self.producers()))
+        let producers = producers_of(self.lock().waiting.iter());
+        operation.describe(&producer(&producers))
     }
 
     /// Returns what waits and what would become of it, without running anything.
     pub fn explain(&self) -> Explanation {
-        // A flush would do that first.
-        let (operations, held, at_once, bytes, statistics, old) = {
-            let mut state = self.lock();
+        // Copies, since another thread may run them meanwhile.
+        let (operations, held, at_once, bytes, statistics) = {
+            let state = self.lock();
             let held = Held::of(state.waiting.iter());
-            // What runs now was planned with the arguments that it has.
-            let is_run = state.runner.is_some();
-            let old = if is_run { Vec::new() } else { state.merge_equal_calls(&held) };
-            let operations: Vec<_> = state.waiting.iter().cloned().collect();
-            (operations, held, state.at_once.clone(), state.pending_bytes, state.statistics, old)
+            let copies = state.waiting.iter().map(|operation| Arc::new(operation.copy()));
+            let copies: Vec<_> = copies.collect();
+            (copies, held, state.at_once.clone(), state.pending_bytes, state.statistics)
         };
-        drop(old);
-        let producers = self.producers();
+        // A flush does that first.
+        drop(merge_calls(&operations, operations.iter(), &held));
+        let producers = producers_of(operations.iter());
         // Dead are those whose results nobody holds, and that only dead ones read.
         let mut read = FxHashSet::default();
         let mut dead = vec![false; operations.len()];
@@ -152,7 +152,7 @@ fn together_of(
     let alive = operations.iter().zip(dead).filter(|(_, dead)| !**dead);
     let alive: Vec<Arc<Operation>> = alive.map(|(operation, _)| Arc::clone(operation)).collect();
     let (mut groups, mut together) = (Vec::new(), Vec::new());
-    let Some((plan, _)) = fusion::plan(&alive, held) else { return (groups, together) };
+    let Some(plan) = fusion::plan_of_copies(&alive, held) else { return (groups, together) };
     for step in &plan.steps {
         add_groups(step, &alive, &mut groups);
         if let Step::Concurrent(concurrent) = step

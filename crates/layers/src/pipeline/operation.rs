@@ -17,7 +17,7 @@ use super::known::CallForm;
 use crate::tracer::Info;
 
 /// A result: its form, and the memory that it fills, as long as somebody holds it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) memory: Weak<PendingBuffer>,
     pub(super) shape: Shape,
@@ -100,6 +100,24 @@ impl Operation {
     pub(super) fn each_tensor(&self, f: &mut impl FnMut(&Tensor)) {
         let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
         args.iter().for_each(|arg| for_each_tensor(arg.as_ref(), &mut |tensor| f(tensor)));
+    }
+
+    /// Returns a copy, which keeps its arguments when the operation runs.
+    pub(super) fn copy(&self) -> Operation {
+        Operation {
+            index: self.index,
+            operator: Arc::clone(&self.operator),
+            keyset: self.keyset,
+            context: Arc::clone(&self.context),
+            site: self.site.clone(),
+            stream: self.stream,
+            form: Arc::clone(&self.form),
+            args: Mutex::new(self.args.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+            versions: self.versions.clone(),
+            results: self.results.clone(),
+            after: self.after.clone(),
+            bytes: self.bytes,
+        }
     }
 
     /// Takes the arguments, which are dropped without a lock.

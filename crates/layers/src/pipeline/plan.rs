@@ -17,26 +17,36 @@ pub(super) fn everything(waiting: &Waiting) -> Vec<usize> {
     waiting.iter().map(|operation| operation.index).collect()
 }
 
-/// Returns these operations with those that they need, without those that run already.
+/// Returns these operations with those that they need.
 pub(super) fn before(state: &State, wanted: &[usize]) -> Vec<usize> {
     let (mut found, mut next) = (BTreeSet::new(), wanted.to_vec());
     while let Some(index) = next.pop() {
         if let Some(operation) = state.waiting.get(index)
             && found.insert(index)
         {
-            next.extend(&operation.after);
+            for needed in &operation.after {
+                // Where that one was merged, its first is read.
+                let firsts = std::iter::successors(Some(needed), |one| state.merged.get(one));
+                next.extend(firsts);
+            }
         }
     }
     found.into_iter().collect()
 }
 
-/// Returns the operations that use the memory of these tensors, with what they need.
+/// Returns the operations that use the memory of these tensors, with what they need. Inside an operation that runs,
+/// those are the earlier ones: later ones see what it does.
 pub(super) fn using(session: &Session, state: &mut State, tensors: &[&Tensor]) -> Vec<usize> {
     state.note_readers();
     let mut wanted = Vec::new();
     for tensor in tensors {
         wanted.extend(tensor.pending_buffer().and_then(|memory| session.writer(memory)));
         wanted.extend(state.readers.get(&memory_id(tensor)).into_iter().flatten());
+    }
+    if state.is_run_here()
+        && let Some(now) = state.running.last()
+    {
+        wanted.retain(|index| index < now && !state.running.contains(index));
     }
     before(state, &wanted)
 }

@@ -411,10 +411,12 @@ impl State {
         form: &CallForm,
         args: &[Value],
     ) -> SmallVec<[usize; 4]> {
+        let mut after = SmallVec::new();
         if !form.written.is_empty() {
             self.note_readers();
+            // Those of a replay aren't noted. They wait again if it fails.
+            after.extend(self.replayed.iter().flat_map(|matched| matched.indices()));
         }
-        let mut after = SmallVec::new();
         for (at, arg) in args.iter().enumerate() {
             let writes = form.written.contains(&at);
             for_each_tensor(arg.as_ref(), &mut |tensor| {

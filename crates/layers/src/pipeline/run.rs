@@ -15,7 +15,7 @@ use super::host::{self, Watch};
 use super::operation::{Operation, Slot, Stopped, for_each_tensor, memory_id};
 use super::plan;
 use super::recording;
-use super::sequence::Observed;
+use super::sequence::{Matched, Observed};
 use super::session::{Session, State};
 use super::waiting::Held;
 use crate::profiler::range_with;
@@ -69,10 +69,23 @@ impl Session {
     /// # Errors
     /// An interrupt.
     pub(super) fn settle_memories(&self, tensors: &[&Tensor]) -> Result<()> {
-        if tensors.is_empty() || self.lock_as_is().is_idle() {
+        if tensors.is_empty() || !self.may_use(tensors) {
             return Ok(());
         }
         host::without_lock(|| self.run(|state| plan::using(self, state, tensors)))
+    }
+
+    /// Returns whether a call that waits or runs may use the memory of these tensors. Where none does, there is
+    /// nothing to wait for: another thread's operation may run for long, and wait for this one.
+    fn may_use(&self, tensors: &[&Tensor]) -> bool {
+        let mut state = self.lock_as_is();
+        if state.is_idle() {
+            return false;
+        }
+        let uses = |matched: &Matched| tensors.iter().any(|tensor| matched.uses(self, tensor));
+        state.matched.as_ref().is_some_and(uses)
+            || state.replayed.as_deref().is_some_and(uses)
+            || !plan::using(self, &mut state, tensors).is_empty()
     }
 
     /// Runs the recorded operations that draw random numbers, with what they need.
@@ -322,10 +335,13 @@ impl Session {
         operation: &Operation,
         outcome: Result<bool, Stopped>,
     ) -> Result<()> {
+        // Without the lock: the host language may have to be asked, and threads that have its lock wait for this one.
+        let interrupt = |stopped: &Stopped| matches!(stopped, Stopped::Itself(error) if host::is_interrupt(error));
+        let is_interrupt = outcome.as_ref().err().is_some_and(interrupt);
         let mut state = self.lock();
         state.running.retain(|running| *running != operation.index);
         let outcome = match outcome {
-            Err(Stopped::Itself(error)) if host::is_interrupt(&error) => return Err(error),
+            Err(Stopped::Itself(error)) if is_interrupt => return Err(error),
             outcome => outcome,
         };
         let failed = match outcome {
@@ -364,7 +380,11 @@ impl Session {
         state.statistics.failed += 1;
         state.unreported.push(failure);
         // Concurrent steps may run before others that were recorded earlier.
-        state.last_failure = state.unreported.iter().max_by_key(|one| one.index).cloned();
+        let last = state.unreported.iter().max_by_key(|one| one.index).cloned();
+        let old = std::mem::replace(&mut state.last_failure, last);
+        drop(state);
+        // Without the lock, since it keeps its operations' arguments.
+        drop(old);
         error
     }
 }
@@ -383,6 +403,7 @@ impl State {
         (self.spared_bytes, self.counted) = (0, 0);
         if self.waiting.len() == 0 {
             self.readers.clear();
+            self.merged.clear();
             self.oldest = None;
         }
     }

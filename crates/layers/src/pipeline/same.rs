@@ -23,43 +23,63 @@ type Alike<'o> = FxHashMap<Key<'o>, SmallVec<[usize; 1]>>;
 /// The memory that is read instead of another one, by the address of that.
 type Instead = FxHashMap<usize, Arc<PendingBuffer>>;
 
+/// What merging changed.
+#[derive(Default)]
+pub(super) struct Merged {
+    /// For each call that isn't read any more, its index and that of the first one.
+    firsts: Vec<(usize, usize)>,
+    /// The arguments that operations had before, to be dropped without a lock.
+    pub(super) old: Vec<Value>,
+}
+
 impl State {
     /// Lets waiting operations read the results of the first of several equal calls. Returns the arguments
     /// that they had before, to be dropped without the lock. `held` is of all that wait.
     pub(super) fn merge_equal_calls(&mut self, held: &Held) -> Vec<Value> {
-        let (mut merged, mut old) = (0, Vec::new());
         let waits = |one: &&Arc<Operation>| !self.running.contains(&one.index);
         if !has_alike(self.waiting.iter().filter(waits), self.waiting.len()) {
-            return old;
+            return Vec::new();
         }
         let operations: Vec<Arc<Operation>> = self.waiting.iter().filter(waits).cloned().collect();
-        let written = written(self.waiting.iter());
-        let (mut alike, mut instead) = (Alike::default(), Instead::default());
-        for (at, operation) in operations.iter().enumerate() {
-            replace(operation, &instead, &mut old);
-            if !is_candidate(operation) {
-                continue;
-            }
-            let known = alike.entry(key(operation)).or_default();
-            let first = known.iter().find(|first| are_equal(&operations[**first], operation));
-            let whole =
-                first.and_then(|first| merge(&operations[*first], operation, held, &written));
-            match whole {
-                Some(whole) => {
-                    instead.extend(whole);
-                    merged += 1;
-                }
-                None => known.push(at),
-            }
-        }
-        if merged > 0 {
+        let Merged { firsts, old } = merge_calls(&operations, self.waiting.iter(), held);
+        if !firsts.is_empty() {
             // They read other memory than was noted.
             self.readers.clear();
             self.noted = 0;
         }
-        self.statistics.merged += merged;
+        self.statistics.merged += firsts.len() as u64;
+        self.merged.extend(firsts);
         old
     }
+}
+
+/// Lets operations read the results of the first of several equal calls among them. `all` are those that may write
+/// what they use.
+pub(super) fn merge_calls<'o>(
+    operations: &[Arc<Operation>],
+    all: impl Iterator<Item = &'o Arc<Operation>>,
+    held: &Held,
+) -> Merged {
+    let (mut merged, written) = (Merged::default(), written(all));
+    let (mut alike, mut instead) = (Alike::default(), Instead::default());
+    for (at, operation) in operations.iter().enumerate() {
+        replace(operation, &instead, &mut merged.old);
+        if !is_candidate(operation) {
+            continue;
+        }
+        let known = alike.entry(key(operation)).or_default();
+        let first = known.iter().map(|first| &operations[*first]);
+        let first = first.clone().find(|first| are_equal(first, operation));
+        let whole = first.and_then(|first| Some((first, merge(first, operation, held, &written)?)));
+        match whole {
+            Some((first, whole)) => {
+                instead.extend(whole);
+                merged.firsts.push((operation.index, first.index));
+            }
+            None => known.push(at),
+        }
+    }
+    merged
 }
 
 /// Returns whether two of at most `count` operations are of one form, and read one memory first: most flushes

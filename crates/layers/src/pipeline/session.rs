@@ -161,6 +161,9 @@ pub(super) struct State {
     /// programs never ask.
     pub(super) readers: FxHashMap<usize, SmallVec<[usize; 2]>>,
     pub(super) noted: usize,
+    /// For each merged call, the call whose results are read instead, by their indices: operations that run after
+    /// the one run after the other.
+    pub(super) merged: FxHashMap<usize, usize>,
     /// The last recorded operation that draws random numbers.
     pub(super) last_random: Option<usize>,
     /// When the oldest operation was recorded, if there is a limit of time.
@@ -335,6 +338,7 @@ impl Session {
             state.pending_bytes = 0;
             (state.spared_bytes, state.counted) = (0, 0);
             state.readers.clear();
+            state.merged.clear();
             state.oldest = None;
             let sequences = std::mem::take(&mut state.outdated);
             (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies), sequences)
@@ -437,7 +441,10 @@ impl PendingSource for Session {
     }
 
     fn was_told(&self, error: &SharedError) {
-        self.lock_as_is().unreported.retain(|failure| !failure.error.is(error));
+        let is_told = |failure: &mut Arc<Failure>| failure.error.is(error);
+        let told: Vec<_> = self.lock_as_is().unreported.extract_if(.., is_told).collect();
+        // Without the lock, since a failure keeps its operations' arguments.
+        drop(told);
     }
 }
 

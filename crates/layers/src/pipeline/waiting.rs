@@ -102,10 +102,11 @@ impl Waiting {
     }
 }
 
-/// The results of operations that somebody can read after they ran: others than their own arguments hold them.
+/// The results of operations that somebody can read after they ran: there are more references to their memory than
+/// the operations' arguments have.
 ///
-/// It is determined once for a flush, under the state's lock, and all that follows agrees on it: other threads may
-/// drop a tensor at any time. None can come to hold a result that isn't held.
+/// A flush counts once, under the state's lock, so that all that it decides agrees: other threads drop tensors at any
+/// time. A result that isn't held stays so, since a reference is made from another one, and only arguments have any.
 #[derive(Debug)]
 pub(super) struct Held {
     /// The addresses of their memory.

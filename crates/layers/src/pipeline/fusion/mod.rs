@@ -41,13 +41,25 @@ pub(super) use tiled::{CallArgs, Tiled};
 #[derive(Debug)]
 pub struct BackendKernel(pub Arc<dyn GpuBackend>);
 
-/// Returns the steps that compute operations; `None` if all run one by one. The flag tells whether the program was
-/// planned anew.
-pub(super) fn plan(operations: &[Arc<Operation>], held: &Held) -> Option<(Arc<Plan>, bool)> {
+/// Returns whether some operations may be computed together: a quick look.
+fn may_have_groups(operations: &[Arc<Operation>]) -> bool {
     let may_join = |one: &&Arc<Operation>| {
         one.evaluates.is_some() || one.rows() > 0 || one.reduces().is_some()
     };
-    if operations.iter().filter(may_join).count() < 2 && !schedule::may_be_concurrent(operations) {
+    operations.iter().filter(may_join).count() >= 2 || schedule::may_be_concurrent(operations)
+}
+
+/// Returns the steps of operations that another thread may run meanwhile: the memory that they use may be another one
+/// from one look to the next, so their outline isn't kept.
+pub(super) fn plan_of_copies(operations: &[Arc<Operation>], held: &Held) -> Option<Arc<Plan>> {
+    let plan = may_have_groups(operations).then(|| cache::plan(Program::of(operations, held)).0);
+    plan.filter(|plan| plan.has_groups())
+}
+
+/// Returns the steps that compute operations; `None` if all run one by one. The flag tells whether the program was
+/// planned anew.
+pub(super) fn plan(operations: &[Arc<Operation>], held: &Held) -> Option<(Arc<Plan>, bool)> {
+    if !may_have_groups(operations) {
         return None;
     }
     let outline = Outline::of(operations, held);

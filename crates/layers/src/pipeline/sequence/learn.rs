@@ -33,8 +33,8 @@ pub(in crate::pipeline) struct Observed {
 }
 
 impl Observed {
-    /// Looks at all operations that wait; `None` if they can't be recognised later, or if the flush before that
-    /// began as they do was another one.
+    /// Looks at all operations that wait; `None` if they can't be recognised later, or if none of the last flushes
+    /// that began as they do was like this one.
     pub(in crate::pipeline) fn of(state: &mut State, held: &Held) -> Option<Observed> {
         let (mut waiting, len) = (state.waiting.iter(), state.waiting.len());
         let first = waiting.next()?;

@@ -9,11 +9,11 @@ use keyfold_dispatch::DispatchKey;
 use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use smallvec::SmallVec;
 
-use super::{Argument, Input, Matched, Sequence, Source, View, table};
+use super::{Argument, Call, Input, Matched, Sequence, Source, View, table};
 use crate::pipeline::copies::bytes_of;
 use crate::pipeline::host::{self, Watch};
 use crate::pipeline::known::CallForm;
-use crate::pipeline::operation::{Operation, Slot, make_own};
+use crate::pipeline::operation::{Operation, Slot, make_own, memory_id};
 use crate::pipeline::session::{Session, State};
 use crate::pipeline::waiting::Waiting;
 use crate::profiler;
@@ -46,6 +46,8 @@ impl Session {
             (matched, self.begin_turn(state))
         };
         let computed = matched.compute();
+        // Without the lock, since the host language may have to be asked.
+        let is_interrupt = computed.as_ref().err().is_some_and(host::is_interrupt);
         let mut state = self.lock_as_is();
         // A signal handler that looked at what waits has made the calls operations.
         let is_whole = state.replayed.take().is_some();
@@ -60,7 +62,7 @@ impl Session {
                     self.wait_again(&matched, &mut state);
                 }
                 // An error of an operation is found, and told, by running it as one.
-                host::is_interrupt(&error).then_some(Err(error))
+                is_interrupt.then_some(Err(error))
             }
         };
         drop(state);
@@ -99,6 +101,25 @@ impl Session {
 }
 
 impl Matched {
+    /// Returns the indices of the calls whose results a call reads: those are pure, and so all that it needs.
+    fn needed(&self, call: &Call) -> SmallVec<[usize; 4]> {
+        let writers = call.tensors.iter().filter_map(|source| match source {
+            Source::Input(_) => None,
+            Source::Result { number, .. } => Some(self.first + self.sequence.results[*number].0),
+        });
+        let mut needed: SmallVec<[usize; 4]> = writers.collect();
+        needed.sort_unstable();
+        needed.dedup();
+        needed
+    }
+
+    /// Returns whether calls so far read a tensor's memory, or fill it.
+    pub(in crate::pipeline) fn uses(&self, session: &Session, tensor: &Tensor) -> bool {
+        let fills = |memory| session.writer(memory).is_some_and(|at| self.indices().contains(&at));
+        self.inputs.iter().any(|input| input.memory == memory_id(tensor))
+            || tensor.pending_buffer().is_some_and(fills)
+    }
+
     /// Returns the indices of the calls.
     pub(in crate::pipeline) fn indices(&self) -> Range<usize> {
         self.first..self.first + self.len()
@@ -197,7 +218,7 @@ impl Matched {
                 context: Arc::clone(&call.context),
                 site: site.clone(),
                 stream: None,
-                after: state.order(session, index, form, &args),
+                after: self.needed(call),
                 form: Arc::clone(form),
                 args: Mutex::new(args),
                 versions,

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
+use smallvec::SmallVec;
 
 use super::Sequence;
 use crate::pipeline::known::CallForm;
@@ -42,9 +43,13 @@ fn sign(form: &CallForm) -> u64 {
     hasher.finish()
 }
 
+/// The signatures that are remembered of programs that begin alike.
+const SEEN: usize = 4;
+
 /// What is known of programs that begin alike.
 struct Entry {
-    seen: Signature,
+    /// The signatures of the last programs, the latest one first.
+    seen: SmallVec<[Signature; SEEN]>,
     credit: u32,
     /// The time of the last flush.
     used: u64,
@@ -80,20 +85,28 @@ impl Known {
         let full = self.entries.len() == ENTRIES;
         let old = full.then(least).flatten().map(|(first, _)| *first);
         let old = old.and_then(|first| self.entries.remove(&first));
+        let (first, seen) = (seen.first, SmallVec::from_elem(seen, 1));
         let entry = Entry { seen, credit: CREDIT, used: self.time, sequences: Vec::new() };
-        self.entries.insert(seen.first, entry);
+        self.entries.insert(first, entry);
         old
     }
 }
 
-/// Notes a flush of this signature. Returns whether it is the second one in a row, whose calls may be learned, and
-/// sequences that aren't known any more, to be dropped without a lock.
+/// Notes a flush of this signature. Returns whether it is one of the last that began alike, so that its calls may be
+/// learned, and sequences that aren't known any more, to be dropped without a lock.
 pub(super) fn note_flush(signature: Signature) -> (bool, Vec<Arc<Sequence>>) {
     let Some(mut known) = known() else { return (false, Vec::new()) };
     match known.used(signature.first) {
         Some(entry) => {
-            let last = std::mem::replace(&mut entry.seen, signature);
-            (last == signature && entry.credit > 0, Vec::new())
+            let known = entry.seen.iter().position(|one| *one == signature);
+            match known {
+                Some(at) => entry.seen[..=at].rotate_right(1),
+                None => {
+                    entry.seen.truncate(SEEN - 1);
+                    entry.seen.insert(0, signature);
+                }
+            }
+            (known.is_some() && entry.credit > 0, Vec::new())
         }
         None => (false, known.add(signature).map_or(Vec::new(), |old| old.sequences)),
     }

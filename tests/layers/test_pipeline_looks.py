@@ -1,0 +1,189 @@
+"""What looks at a pipeline while it works: explanations, threads, kernels that lend memory."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+import keyfold as kf
+
+
+@pytest.fixture
+def x():
+    return kf.asarray(np.array([1.0, 2.0, 3.0]), copy=True)
+
+
+def ran(source, seconds=60):
+    """What a program prints in a process of its own, which is ended if it hangs."""
+    command = [sys.executable, "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "give", [lambda y: np.asarray(y), lambda y: y.__iadd__(1.0), lambda y: None]
+)
+def test_an_explanation_changes_nothing(x, give):
+    with kf.pipeline() as pipe:
+        y = x * 4.0
+        first, second = kf.exp(x), kf.exp(x)
+        product = second * y
+        del second
+        text = str(pipe.explain())
+        assert pipe.stats()["merged"] == 0
+        assert text == str(pipe.explain())
+        first += 1.0
+        give(y)
+        assert product.tolist() == (np.exp(x.numpy()) * x.numpy() * 4.0).tolist()
+        assert first.tolist() == (np.exp(x.numpy()) + 1.0).tolist()
+
+
+def test_a_flush_that_merged_calls_and_was_interrupted_runs_in_parts(x, lib):
+    stops = [KeyboardInterrupt]
+
+    def stop(x):
+        if stops:
+            raise stops.pop()
+        return x + 0.0
+
+    lib.define("stops(Tensor x) -> Tensor")
+    lib.impl("stops", stop, "CPU")
+    lib.impl("stops", lambda x: kf.empty_like(x), "Meta")
+    y = x * 4.0
+    with kf.pipeline() as pipe:
+        stopped = getattr(kf.ops, lib.ns).stops(x)
+        first, second = kf.exp(x), kf.exp(x)
+        product = second * y
+        del second
+        with pytest.raises(KeyboardInterrupt):
+            pipe.flush()
+        assert pipe.stats()["merged"] == 1
+        first += 1.0
+        y.numpy()
+        assert product.tolist() == (np.exp(x.numpy()) * x.numpy() * 4.0).tolist()
+    assert first.tolist() == (np.exp(x.numpy()) + 1.0).tolist()
+    assert stopped.tolist() == x.tolist()
+
+
+def test_an_explanation_on_another_thread_keeps_no_plan_of_a_moment(x):
+    random = np.random.default_rng(0)
+    stop, go = threading.Event(), threading.Semaphore(0)
+    pipes = []
+
+    def explain():
+        while go.acquire() and not stop.is_set():
+            calls = [operation["call"] for operation in pipes[-1].explain().operations]
+            assert not any(call.endswith("()") for call in calls)
+
+    def program(number):
+        first = kf.tanh(x * number)
+        near, far = first + x, x
+        for at in range(200):
+            far = far + x if at % 2 else far * number
+        return [kf.cumulative_sum(first, axis=0), near, far]
+
+    thread = threading.Thread(target=explain)
+    thread.start()
+    try:
+        for _ in range(60):
+            number = float(random.uniform())
+            expected = [tensor.tolist() for tensor in program(number)]
+            for round_ in range(3):
+                with kf.pipeline() as pipe:
+                    results = program(number)
+                    if round_ == 0:
+                        pipes.append(pipe)
+                        go.release()
+                    pipe.flush()
+                assert [tensor.tolist() for tensor in results] == expected
+    finally:
+        stop.set()
+        go.release()
+        thread.join()
+
+
+@pytest.mark.parametrize("give", [lambda x: x.numpy(), np.asarray, np.from_dlpack])
+def test_a_kernel_may_give_its_input_away(x, give, lib):
+    lib.define("given(Tensor x, float by) -> Tensor")
+    lib.impl("given", lambda x, by: kf.asarray(give(x) * by, copy=True), "CPU")
+    lib.impl("given", lambda x, by: kf.empty_like(x), "Meta")
+    given = getattr(kf.ops, lib.ns).given
+    with kf.pipeline():
+        y = x + 1.0
+        earlier, results = y * 10.0, [given(y, 2.0), given(y, 3.0), given(x, 2.0)]
+        later = results[0] + y
+    assert [result.tolist() for result in results] == [[4, 6, 8], [6, 9, 12], [2, 4, 6]]
+    assert (earlier.tolist(), later.tolist()) == ([20, 30, 40], [6, 9, 12])
+
+
+def test_a_failure_is_noted_while_other_threads_ask():
+    ran(
+        """
+        import sys, threading, time
+        import keyfold as kf
+
+        sys.setswitchinterval(1e-5)
+
+        @kf.custom_op("looks::fails", mutates_args=())
+        def fails(x: kf.Tensor) -> kf.Tensor:
+            raise ValueError("no")
+
+        fails.register_fake(lambda x: kf.empty_like(x))
+        x, pipes, stop = kf.asarray([1.0]), [], False
+
+        def ask():
+            while not stop:
+                for pipe in pipes[-1:]:
+                    pipe.stats()
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            try:
+                with kf.pipeline() as pipe:
+                    pipes[:] = [pipe]
+                    fails(x)
+                    y = fails(x)
+            except ValueError:
+                pass
+        stop = True
+        """
+    )
+
+
+def test_kernels_of_two_pipelines_give_away_what_is_their_own():
+    printed = ran(
+        """
+        import threading, time
+        import keyfold as kf
+
+        @kf.custom_op("looks::through", mutates_args=())
+        def through(x: kf.Tensor) -> kf.Tensor:
+            own = kf.asarray([1.0, 2.0]) * 2.0
+            time.sleep(0.001)
+            return kf.asarray(own.numpy() * 2.0)
+
+        through.register_fake(lambda x: kf.empty_like(x))
+        x, done = kf.asarray([1.0, 2.0]), []
+
+        def work():
+            for _ in range(200):
+                with kf.pipeline():
+                    y = through(x + 1.0)
+                done.append(y.tolist())
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(len(done), done[0])
+        """
+    )
+    assert printed == "400 [4.0, 8.0]\n"
