@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [lint|rust|python|wheel|loom|fuzz]...     all of them by default
 #
-# On two cores. The extension is built beside the lints and the compilation of the Rust tests. Then there
+# On two cores. The extension is built beside the lints and the Rust tests. There
 # are two lanes, since a process of tests uses one core most of the time. Here run the Rust tests, then
 # `wheel`, `loom` and `fuzz`; beside them runs `python`, then the same parts from the last one on, until
 # the lanes meet. What ran beside is printed at the end, and ends with this script.
@@ -88,7 +88,10 @@ start_extension() {
     case " $parts " in *" python "*) ;; *) return 0 ;; esac
     [ -z "$extension_job" ] || return 0
     mkdir -p "$TARGET"
-    nice "$ROOT/scripts/build.sh" >"$TARGET/extension.log" 2>&1 &
+    (
+        trap ': >"$state/extension"' EXIT
+        nice "$ROOT/scripts/build.sh" >"$TARGET/extension.log" 2>&1
+    ) &
     extension_job=$!
 }
 
@@ -153,7 +156,6 @@ start_beside() {
     python) case " $parts " in *" rust "*) ;; *) return 0 ;; esac ;;
     *) return 0 ;;
     esac
-    wait_for_extension
     mkdir -p "$TARGET"
     backwards=''
     for part in $lanes; do
@@ -161,6 +163,10 @@ start_beside() {
     done
     (
         trap ': >"$state/failed"' EXIT
+        # Rust tests run meanwhile. What went wrong with it, the other lane says.
+        until [ -z "$extension_job" ] || [ -e "$state/extension" ]; do
+            sleep 1
+        done
         for part in $backwards; do
             take "$part" || continue
             echo "$part" >"$state/beside"
