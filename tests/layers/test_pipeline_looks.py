@@ -1,5 +1,6 @@
 """What looks at a pipeline while it works: explanations, threads, kernels that lend memory."""
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -187,3 +188,116 @@ def test_kernels_of_two_pipelines_give_away_what_is_their_own():
         """
     )
     assert printed == "400 [4.0, 8.0]\n"
+
+
+def test_kernels_of_two_pipelines_give_away_what_both_read():
+    printed = ran(
+        """
+        import threading, time
+        import keyfold as kf
+
+        @kf.custom_op("looks::scaled", mutates_args=())
+        def scaled(x: kf.Tensor, by: kf.Tensor) -> kf.Tensor:
+            time.sleep(0.002)
+            return kf.asarray(x.numpy() * by.numpy(), copy=True)
+
+        scaled.register_fake(lambda x, by: kf.empty_like(x))
+        x, done, barrier = kf.asarray([1.0, 1.0]), [], threading.Barrier(2)
+        weights = [kf.asarray([1.0, 2.0]).clone() for _ in range(40)]
+
+        def work():
+            for weight in weights:
+                barrier.wait()
+                with kf.pipeline():
+                    y = scaled(x + 1.0, weight)
+                done.append(y.tolist())
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(len(done), all(one == [2.0, 4.0] for one in done))
+        """
+    )
+    assert printed == "80 True\n"
+
+
+def test_a_kernel_in_a_part_of_what_waits_gives_nothing_away_that_later_calls_read(x, lib):
+    given = []
+
+    def keep(y, x):
+        given.append(y.numpy())
+        return y * 1.0
+
+    lib.define("keeps(Tensor y, Tensor x) -> Tensor")
+    lib.impl("keeps", keep, "CPU")
+    lib.impl("keeps", lambda y, x: kf.empty_like(y), "Meta")
+    keeps = getattr(kf.ops, lib.ns).keeps
+
+    def program():
+        with kf.pipeline():
+            y = x + 1.0
+            kept, later = keeps(y, x), y * 2.0
+            # This runs what reads x.
+            x.numpy()
+            assert given == []
+            assert later.tolist() == [4, 6, 8]
+            assert not kept.is_pending
+
+    with pytest.raises(kf.PipelineError, match="computed from its own result"):
+        program()
+
+
+@pytest.mark.parametrize("write", [lambda x: x.fill_(5.0), lambda x: np.asarray(x).fill(5.0)])
+def test_a_signal_handler_cant_write_what_tiles_read(write):
+    values = np.random.default_rng(0).uniform(size=(8000, 1000)).astype(np.float32)
+
+    def program(x):
+        y = x
+        for _ in range(4):
+            y = kf.softmax(y * 3.0 + x, -1)
+        return y
+
+    errors = []
+
+    def handler(*_):
+        try:
+            write(x)
+        except kf.PipelineError as error:
+            errors.append(str(error))
+
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        # It may come before the tiles, or behind them. Other sizes are other programs, which aren't
+        # recognised: what is replayed would wait again, and come first.
+        for at in range(40):
+            x = kf.asarray(values[:, at:], copy=True)
+            expected = program(x).numpy()
+            with kf.pipeline() as pipe:
+                y = program(x)
+                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0003 * at)
+                pipe.flush()
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+            assert np.array_equal(y.numpy(), expected)
+            if errors:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, old)
+    assert pipe.stats()["groups"] > 0
+    assert len(errors) == 1
+    assert "a signal handler reads what is being computed" in errors[0]
+
+
+def test_a_write_in_place_waits_for_nothing_that_was_computed_meanwhile():
+    a, b = kf.asarray([1.0, 2.0]).clone(), kf.asarray([10.0, 20.0]).clone()
+    wrong = []
+    for _ in range(100):
+        with kf.pipeline(max_wait=5e-5):
+            for _ in range(100):
+                y = a + b
+                y += b
+                if (found := y.tolist()) != [21.0, 42.0]:
+                    wrong.append(found)
+    assert wrong == []

@@ -99,9 +99,9 @@ impl Session {
                 continue;
             }
             let index = call.operation.index;
-            self.lock().running.push(index);
+            self.note_running(call.operation);
             let outcome = call.run(&mut copies, &written);
-            self.lock().running.retain(|running| *running != index);
+            self.lock().note_stopped(index);
             match outcome {
                 Err(error) if host::is_interrupt(&error) => return Err(error),
                 outcome => expected.0.insert(index, outcome),

@@ -34,8 +34,10 @@ pub(super) fn before(state: &State, wanted: &[usize]) -> Vec<usize> {
     found.into_iter().collect()
 }
 
-/// Returns the operations that use the memory of these tensors, with what they need. Inside an operation that runs,
-/// those are the earlier ones: later ones see what it does.
+/// Returns the operations that use the memory of these tensors, with what they need. Where a user's kernel gives its
+/// arguments away, those are the earlier ones: later ones run behind it in the same flush, as in a program without a
+/// pipeline. Where they don't, since a part of what waits runs, they are among the operations, and so is the kernel's,
+/// which can't run inside of itself.
 pub(super) fn using(session: &Session, state: &mut State, tensors: &[&Tensor]) -> Vec<usize> {
     state.note_readers();
     let mut wanted = Vec::new();
@@ -45,8 +47,10 @@ pub(super) fn using(session: &Session, state: &mut State, tensors: &[&Tensor]) -
     }
     if state.is_run_here()
         && let Some(now) = state.running.last()
+        && state.lending.last() == Some(now)
+        && !(state.is_part && wanted.iter().any(|index| index > now))
     {
-        wanted.retain(|index| index < now && !state.running.contains(index));
+        wanted.retain(|index| index < now);
     }
     before(state, &wanted)
 }

@@ -317,6 +317,15 @@ fn record(
         }
         state = session.lock();
     }
+    // Another thread may have computed what the call writes since it was decided that it waits.
+    let mut is_computed = false;
+    for at in &form.written {
+        for_each_tensor(kept[*at].as_ref(), &mut |tensor| is_computed |= !tensor.is_pending());
+    }
+    if is_computed {
+        drop(state);
+        return compute(context, args, Some(&session.share()));
+    }
     let index = state.waiting.next();
     let (mut slots, mut forms) = (SmallVec::new(), form.forms.iter());
     let keep = |memory: Option<Weak<PendingBuffer>>| {

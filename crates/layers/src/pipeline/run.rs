@@ -133,6 +133,7 @@ impl Session {
             let before = state.statistics;
             // A few operations that a call needs aren't worth a look at all that waits.
             let is_all = chosen.len() == state.waiting.len();
+            state.is_part |= !is_all;
             let is_plain = is_all && self.options.check.is_none();
             let observed = if is_plain { Observed::of(&mut state, &held) } else { None };
             let old = if is_all { state.merge_equal_calls(&held) } else { Vec::new() };
@@ -310,7 +311,7 @@ impl Session {
     /// Runs one operation, unless it ran meanwhile.
     fn run_one(&self, index: usize, expected: &Expected) -> Result<()> {
         let operation = {
-            let mut state = self.lock();
+            let state = self.lock();
             let Some(operation) = state.waiting.get(index).cloned() else { return Ok(()) };
             if state.running.contains(&index) {
                 return Err(Error::new(
@@ -322,11 +323,22 @@ impl Session {
                     ),
                 ));
             }
-            state.running.push(index);
             operation
         };
+        self.note_running(&operation);
         let compared = || expected.compare(&operation, &[]).map_err(Stopped::Itself);
         self.finish_one(&operation, operation.run().and_then(|()| compared()))
+    }
+
+    /// Notes that an operation begins to run by itself.
+    pub(super) fn note_running(&self, operation: &Operation) {
+        // Without the lock: a look at kernels may drop others.
+        let is_own = fusion::is_own(operation);
+        let mut state = self.lock();
+        state.running.push(operation.index);
+        if !is_own {
+            state.lending.push(operation.index);
+        }
     }
 
     /// Notes how an operation ended, whose results are staged; whether they were compared if it succeeded.
@@ -339,7 +351,7 @@ impl Session {
         let interrupt = |stopped: &Stopped| matches!(stopped, Stopped::Itself(error) if host::is_interrupt(error));
         let is_interrupt = outcome.as_ref().err().is_some_and(interrupt);
         let mut state = self.lock();
-        state.running.retain(|running| *running != operation.index);
+        state.note_stopped(operation.index);
         let outcome = match outcome {
             Err(Stopped::Itself(error)) if is_interrupt => return Err(error),
             outcome => outcome,
@@ -396,6 +408,12 @@ impl State {
         self.pending_bytes = self.pending_bytes.saturating_sub(operation.bytes);
         self.note_ran();
         Some(operation)
+    }
+
+    /// Notes that an operation doesn't run any more.
+    pub(super) fn note_stopped(&mut self, index: usize) {
+        self.running.retain(|running| *running != index);
+        self.lending.retain(|running| *running != index);
     }
 
     /// Notes that less waits than before.

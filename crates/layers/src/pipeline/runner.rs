@@ -10,19 +10,24 @@ use super::host::{self, INTERRUPT_CHECK};
 use super::session::{Session, State};
 
 /// The right to run a session's operations.
-pub(super) struct Turn<'s>(&'s Session);
+pub(super) struct Turn<'s> {
+    session: &'s Session,
+    /// Whether a part of what waits ran before.
+    was_part: bool,
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock_as_is();
+        let mut state = self.session.lock_as_is();
         state.turns -= 1;
+        state.is_part = self.was_part;
         if state.turns == 0 {
             state.runner = None;
-            self.0.runs.store(false, Ordering::Relaxed);
+            self.session.runs.store(false, Ordering::Relaxed);
             let is_unused = |_: &_, copy: &mut Tensor| copy.buffer().shares() == 1;
             let unused: Vec<_> = state.copies.extract_if(is_unused).collect();
             drop(state);
-            self.0.freed.notify_all();
+            self.session.freed.notify_all();
             // Without the lock, since large memory is given back.
             drop(unused);
         }
@@ -33,6 +38,14 @@ impl Session {
     /// Returns whether this thread runs operations of the session now.
     pub(super) fn is_run_here(&self) -> bool {
         self.runs.load(Ordering::Relaxed) && self.lock_as_is().is_run_here()
+    }
+
+    /// Returns whether another thread runs operations of the session now.
+    pub(super) fn is_run_elsewhere(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) && {
+            let state = self.lock_as_is();
+            state.runner.is_some() && !state.is_run_here()
+        }
     }
 
     /// Waits until no other thread runs operations of this session.
@@ -66,7 +79,7 @@ impl Session {
         state.runner = Some(here());
         self.runs.store(true, Ordering::Relaxed);
         state.turns += 1;
-        Turn(self)
+        Turn { session: self, was_part: state.is_part }
     }
 }
 

@@ -68,8 +68,8 @@ pub(super) fn merge_calls<'o>(
             continue;
         }
         let known = alike.entry(key(operation)).or_default();
-        let first = known.iter().map(|first| &operations[*first]);
-        let first = first.clone().find(|first| are_equal(first, operation));
+        let mut earlier = known.iter().map(|at| &operations[*at]);
+        let first = earlier.find(|first| are_equal(first, operation));
         let whole = first.and_then(|first| Some((first, merge(first, operation, held, &written)?)));
         match whole {
             Some((first, whole)) => {

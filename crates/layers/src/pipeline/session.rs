@@ -171,6 +171,10 @@ pub(super) struct State {
     /// The thread and process that run operations now, and the operations that it is in.
     pub(super) runner: Option<(ThreadId, u32)>,
     pub(super) running: Vec<usize>,
+    /// Those of them whose kernel is a user's, and may give its arguments' memory away.
+    pub(super) lending: Vec<usize>,
+    /// Whether a part of what waits runs.
+    pub(super) is_part: bool,
     pub(super) turns: usize,
     /// Failures that nobody was told yet.
     pub(super) unreported: Vec<Arc<Failure>>,

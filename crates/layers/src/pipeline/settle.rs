@@ -26,10 +26,17 @@ fn sessions() -> Vec<Arc<Session>> {
     sessions.iter().filter_map(Weak::upgrade).collect()
 }
 
+/// Returns the pipelines to run something of. A kernel that one of them runs here doesn't wait for those that other
+/// threads run: their kernels may wait for this one, and threads share memory without an order anyway.
+fn runnable(sessions: &[Arc<Session>]) -> impl Iterator<Item = &Arc<Session>> {
+    let is_inside = sessions.iter().any(|session| session.is_run_here());
+    sessions.iter().filter(move |session| !(is_inside && session.is_run_elsewhere()))
+}
+
 /// Runs what waits to read a tensor's memory. A recorder's replays read what is there then.
 fn settle_memory(tensor: &Tensor) -> Result<()> {
     let sessions = sessions();
-    let mut waiting = sessions.iter().filter(|session| !session.only_records);
+    let mut waiting = runnable(&sessions).filter(|session| !session.only_records);
     waiting.try_for_each(|session| session.settle_memories(&[tensor]))
 }
 
@@ -41,5 +48,5 @@ fn settle_random() -> Result<()> {
     let concerns = |session: &&Arc<Session>| {
         !session.only_records || here.as_ref().is_some_and(|here| Arc::ptr_eq(here, session))
     };
-    sessions.iter().filter(concerns).try_for_each(|session| session.settle_random())
+    runnable(&sessions).filter(concerns).try_for_each(|session| session.settle_random())
 }

@@ -41,6 +41,11 @@ pub(super) use tiled::{CallArgs, Tiled};
 #[derive(Debug)]
 pub struct BackendKernel(pub Arc<dyn GpuBackend>);
 
+/// Returns whether a call reaches a backend's own kernel.
+pub(super) fn is_own(operation: &Operation) -> bool {
+    program::backend_of(operation).is_some()
+}
+
 /// Returns whether some operations may be computed together: a quick look.
 fn may_have_groups(operations: &[Arc<Operation>]) -> bool {
     let may_join = |one: &&Arc<Operation>| {
