@@ -5,7 +5,7 @@ import pytest
 
 import keyfold as kf
 
-# What an expression calls each operation, of the value so far and an operand, and NumPy's function.
+# Each operation on the value so far, `x`, and an operand, `y`: in an expression, and in NumPy.
 OPERATIONS = {
     "({x} + {y})": lambda x, y: x + y,
     "({x} - {y})": lambda x, y: x - y,

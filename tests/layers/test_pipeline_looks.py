@@ -17,9 +17,21 @@ def x():
     return kf.asarray(np.array([1.0, 2.0, 3.0]), copy=True)
 
 
+ON_TWO_THREADS = """
+import threading
+
+def on_two_threads(work):
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
 def ran(source, seconds=60):
     """What a program prints in a process of its own, which is ended if it hangs."""
-    command = [sys.executable, "-c", textwrap.dedent(source)]
+    command = [sys.executable, "-c", ON_TWO_THREADS + textwrap.dedent(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -161,7 +173,7 @@ def test_a_failure_is_noted_while_other_threads_ask():
 def test_kernels_of_two_pipelines_give_away_what_is_their_own():
     printed = ran(
         """
-        import threading, time
+        import time
         import keyfold as kf
 
         @kf.custom_op("looks::through", mutates_args=())
@@ -179,11 +191,7 @@ def test_kernels_of_two_pipelines_give_away_what_is_their_own():
                     y = through(x + 1.0)
                 done.append(y.tolist())
 
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_two_threads(work)
         print(len(done), done[0])
         """
     )
@@ -212,11 +220,7 @@ def test_kernels_of_two_pipelines_give_away_what_both_read():
                     y = scaled(x + 1.0, weight)
                 done.append(y.tolist())
 
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_two_threads(work)
         print(len(done), all(one == [2.0, 4.0] for one in done))
         """
     )

@@ -12,7 +12,7 @@ use keyfold_layers::pipeline::{Ending, Options, Session};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::Memory;
 
-/// What is dropped when a plan asks for the pointwise group.
+/// A result that somebody holds until a plan asks the backend for its pointwise group.
 static DROPPED: Mutex<Option<Tensor>> = Mutex::new(None);
 
 /// The host's backend, which drops a tensor.

@@ -42,7 +42,8 @@ impl Program {
     /// The fault of an element; the results computed before it are unspecified, but initialised.
     ///
     /// # Safety
-    /// `len` is at most [`Program::block`], or the program [is one chain](Program::is_one_chain). The slots are as many as [`Program::slots`], each valid
+    /// `len` is at most [`Program::block`], or the program [is one chain](Program::is_one_chain). The slots are as
+    /// many as [`Program::slots`], each valid
     /// for `len` aligned elements of what is computed: inputs and kept values initialised, the
     /// output and the registers writable and apart from each other and from all others. Tables
     /// describe memory that can be read.

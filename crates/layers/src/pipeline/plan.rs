@@ -25,19 +25,18 @@ pub(super) fn before(state: &State, wanted: &[usize]) -> Vec<usize> {
             && found.insert(index)
         {
             for needed in &operation.after {
-                // Where that one was merged, its first is read.
-                let firsts = std::iter::successors(Some(needed), |one| state.merged.get(one));
-                next.extend(firsts);
+                // Where that one was merged with an earlier call, the earlier one's results are read.
+                next.extend(std::iter::successors(Some(needed), |one| state.merged.get(one)));
             }
         }
     }
     found.into_iter().collect()
 }
 
-/// Returns the operations that use the memory of these tensors, with what they need. Where a user's kernel gives its
-/// arguments away, those are the earlier ones: later ones run behind it in the same flush, as in a program without a
-/// pipeline. Where they don't, since a part of what waits runs, they are among the operations, and so is the kernel's,
-/// which can't run inside of itself.
+/// Returns the operations that use the memory of these tensors, with what they need. A user's kernel that gives its
+/// arguments to another library needs the earlier operations alone: the later ones run after it in the same flush, as
+/// they would without a pipeline. If only a part of what waits runs, they may not, so the later ones are returned, and
+/// with them the kernel's own operation, which can't run inside itself: that is an error.
 pub(super) fn using(session: &Session, state: &mut State, tensors: &[&Tensor]) -> Vec<usize> {
     state.note_readers();
     let mut wanted = Vec::new();

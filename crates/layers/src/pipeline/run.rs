@@ -347,7 +347,7 @@ impl Session {
         operation: &Operation,
         outcome: Result<bool, Stopped>,
     ) -> Result<()> {
-        // Without the lock: the host language may have to be asked, and threads that have its lock wait for this one.
+        // Without the state's lock: Python may be asked, and a thread that has the GIL may wait for that lock.
         let interrupt = |stopped: &Stopped| matches!(stopped, Stopped::Itself(error) if host::is_interrupt(error));
         let is_interrupt = outcome.as_ref().err().is_some_and(interrupt);
         let mut state = self.lock();

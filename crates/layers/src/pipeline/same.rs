@@ -23,11 +23,11 @@ type Alike<'o> = FxHashMap<Key<'o>, SmallVec<[usize; 1]>>;
 /// The memory that is read instead of another one, by the address of that.
 type Instead = FxHashMap<usize, Arc<PendingBuffer>>;
 
-/// What merging changed.
+/// Equal calls that were merged.
 #[derive(Default)]
 pub(super) struct Merged {
-    /// For each call that isn't read any more, its index and that of the first one.
-    firsts: Vec<(usize, usize)>,
+    /// The index of each merged call, and that of the equal one before it whose results are read instead.
+    calls: Vec<(usize, usize)>,
     /// The arguments that operations had before, to be dropped without a lock.
     pub(super) old: Vec<Value>,
 }
@@ -41,14 +41,14 @@ impl State {
             return Vec::new();
         }
         let operations: Vec<Arc<Operation>> = self.waiting.iter().filter(waits).cloned().collect();
-        let Merged { firsts, old } = merge_calls(&operations, self.waiting.iter(), held);
-        if !firsts.is_empty() {
+        let Merged { calls, old } = merge_calls(&operations, self.waiting.iter(), held);
+        if !calls.is_empty() {
             // They read other memory than was noted.
             self.readers.clear();
             self.noted = 0;
         }
-        self.statistics.merged += firsts.len() as u64;
-        self.merged.extend(firsts);
+        self.statistics.merged += calls.len() as u64;
+        self.merged.extend(calls);
         old
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn merge_calls<'o>(
         match whole {
             Some((first, whole)) => {
                 instead.extend(whole);
-                merged.firsts.push((operation.index, first.index));
+                merged.calls.push((operation.index, first.index));
             }
             None => known.push(at),
         }

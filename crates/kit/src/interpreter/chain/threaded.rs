@@ -21,7 +21,7 @@ pub(super) const COPIES: usize = 4;
 fn distinguish<V: Vector, const COPY: usize>() {
     #[cfg(target_arch = "x86_64")]
     if V::LEN > 1 {
-        // SAFETY: it is a comment.
+        // SAFETY: the text is a comment of the assembler's: no instruction.
         unsafe {
             std::arch::asm!("/* copy {} */", const COPY, options(nomem, nostack, preserves_flags));
         }

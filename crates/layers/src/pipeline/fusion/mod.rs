@@ -54,8 +54,8 @@ fn may_have_groups(operations: &[Arc<Operation>]) -> bool {
     operations.iter().filter(may_join).count() >= 2 || schedule::may_be_concurrent(operations)
 }
 
-/// Returns the steps of operations that another thread may run meanwhile: the memory that they use may be another one
-/// from one look to the next, so their outline isn't kept.
+/// Returns the steps of copies of operations, which another thread may run meanwhile. A pending tensor's memory has
+/// another identity once it is filled, so an outline of them may not be that of the program, and none is kept.
 pub(super) fn plan_of_copies(operations: &[Arc<Operation>], held: &Held) -> Option<Arc<Plan>> {
     let plan = may_have_groups(operations).then(|| cache::plan(Program::of(operations, held)).0);
     plan.filter(|plan| plan.has_groups())

@@ -131,7 +131,8 @@ impl Session {
     }
 
     /// Records a call as the next one of a sequence, if it is: takes the line, and stores what it returns in
-    /// `value`, since values are large. No kernel runs, and no other library's code. `copies` are those of arguments that are other libraries'
+    /// `value`, since values are large. No kernel runs, and no other library's code. `copies` are those of arguments
+    /// that are other libraries'
     /// memory, with the number of bytes that were copied.
     pub(in crate::pipeline) fn follow_call(
         &self,

@@ -46,7 +46,7 @@ impl Session {
             (matched, self.begin_turn(state))
         };
         let computed = matched.compute();
-        // Without the lock, since the host language may have to be asked.
+        // Without the state's lock: Python may be asked, and a thread that has the GIL may wait for that lock.
         let is_interrupt = computed.as_ref().err().is_some_and(host::is_interrupt);
         let mut state = self.lock_as_is();
         // A signal handler that looked at what waits has made the calls operations.

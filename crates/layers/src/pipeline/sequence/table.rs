@@ -46,7 +46,7 @@ fn sign(form: &CallForm) -> u64 {
 /// The signatures that are remembered of programs that begin alike.
 const SEEN: usize = 4;
 
-/// What is known of programs that begin alike.
+/// The programs whose first calls have one form: their signatures and their sequences.
 struct Entry {
     /// The signatures of the last programs, the latest one first.
     seen: SmallVec<[Signature; SEEN]>,
