@@ -6,7 +6,7 @@ from inspect import Signature
 from os import PathLike
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final, Self, SupportsIndex, TypeAlias, TypeVar, final, overload
+from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -655,11 +655,12 @@ class _ProfileRange:
 class _Pipeline:
     def __new__(
         cls,
-        max_ops: int,
-        max_pending_bytes: int,
-        max_wait: float | None,
-        flush_on_backward: _bool,
-        check: Any,
+        *,
+        max_ops: int = 10_000,
+        max_pending_bytes: int = 1_073_741_824,
+        max_wait: float | None = None,
+        flush_on_backward: _bool = False,
+        check: Literal["eager"] | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -961,6 +962,7 @@ def _conformance_text(report: str) -> tuple[str, _bool]: ...
 def _conformance_groups(mode: str) -> list[str]: ...
 def synchronize(device: _DeviceLike | None = None) -> None: ...
 def _check_environment() -> None: ...
+def _set_tile_cache(bytes: int, /) -> int: ...
 def get_num_threads() -> int: ...
 def set_num_threads(n: int, /) -> None: ...
 def memory_stats(device: _DeviceLike | None = None) -> dict[str, int]: ...

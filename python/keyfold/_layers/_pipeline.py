@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any
 
 from keyfold import _core
 from keyfold._errors import InvalidValue
@@ -186,19 +186,6 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
         >>> y.is_pending
         False
     """
-
-    def __new__(
-        cls,
-        *,
-        max_ops: int = 10_000,
-        max_pending_bytes: int = 1 << 30,
-        max_wait: float | None = None,
-        flush_on_backward: bool = False,
-        check: Literal["eager"] | None = None,
-    ) -> pipeline:
-        """Make a pipeline that isn't open yet. It may be opened again after it was closed."""
-        limits = (max_ops, max_pending_bytes, max_wait, flush_on_backward)
-        return super().__new__(cls, *limits, check)
 
     def explain(self) -> PipelinePlan:
         """Say what waits, without running it, and which calls ran at once, and why."""

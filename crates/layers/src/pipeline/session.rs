@@ -231,7 +231,7 @@ impl Session {
     }
 
     pub(super) fn of(options: Options, only_records: bool) -> Arc<Session> {
-        Arc::new_cyclic(|this| Session {
+        let session = Arc::new_cyclic(|this| Session {
             this: Weak::clone(this),
             options,
             only_records,
@@ -240,7 +240,9 @@ impl Session {
             matches: AtomicBool::new(false),
             state: Mutex::default(),
             freed: Condvar::new(),
-        })
+        });
+        settle::note(&session.this);
+        session
     }
 
     /// Returns the pipeline that is open here, whose record a new block joins.
@@ -280,14 +282,9 @@ impl Session {
 
     /// Opens it, or opens one block more.
     pub fn open(&self) {
-        let first = {
-            let mut state = self.lock_as_is();
-            state.blocks += 1;
-            !self.open.swap(true, Ordering::Relaxed)
-        };
-        if first {
-            settle::note(&self.this);
-        }
+        let mut state = self.lock_as_is();
+        state.blocks += 1;
+        self.open.store(true, Ordering::Relaxed);
     }
 
     /// Records the calls on this thread while the guard lives.

@@ -50,3 +50,21 @@ fn settle_random() -> Result<()> {
     };
     runnable(&sessions).filter(concerns).try_for_each(|session| session.settle_random())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::session::{Ending, Options};
+    use super::*;
+
+    #[test]
+    fn a_pipeline_that_is_opened_again_is_known_once() {
+        let session = Session::new(Options::default()).unwrap();
+        for _ in 0..3 {
+            session.open();
+            session.close(Ending::Run).unwrap();
+        }
+        let known = SESSIONS.lock().unwrap();
+        let same = known.iter().filter(|known| std::ptr::eq(known.as_ptr(), &raw const *session));
+        assert_eq!(same.count(), 1);
+    }
+}

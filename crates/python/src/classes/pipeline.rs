@@ -41,6 +41,9 @@ impl PyPipeline {
 #[pymethods]
 impl PyPipeline {
     #[new]
+    #[pyo3(signature = (
+        *, max_ops=10_000, max_pending_bytes=1_073_741_824, max_wait=None, flush_on_backward=false, check=None
+    ))]
     fn new(
         py: Python<'_>,
         max_ops: usize,
