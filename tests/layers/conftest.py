@@ -4,6 +4,16 @@ import gc
 
 import pytest
 
+from keyfold import _core
+
+
+@pytest.fixture(scope="package", autouse=True)
+def small_tiles():
+    """Compute small tensors tile by tile, as large ones are."""
+    before = _core._set_tile_cache(0)
+    yield
+    _core._set_tile_cache(before)
+
 
 @pytest.fixture
 def define(op):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keyfold as kf
+from keyfold import _core
 
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "complex64"]
 
@@ -83,6 +84,20 @@ def test_a_reduction_of_everything_is_computed_part_by_part(
     fused = kf.fuse(program)
     assert same_bits(fused(x, y), expected)
     assert same_bits(fused(x, y), expected)
+
+
+@pytest.mark.parametrize(("rows", "is_cut"), [(5000, False), (6000, True)])
+def test_rows_that_stay_in_the_cache_are_computed_step_by_step(rows: int, is_cut: bool) -> None:
+    x = numbers(rows, 240)
+    before = _core._set_tile_cache(1 << 24)
+    try:
+        result, plan = deferred(softmax, x)
+        fused = kf.fuse(softmax)(x)
+    finally:
+        _core._set_tile_cache(before)
+    assert any(group["tiles"] for group in plan.groups) == is_cut, plan
+    assert same_bits(result, softmax(x))
+    assert same_bits(fused, result)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 163, 164, 1000])

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_backend::{
     Expressions, GroupKernel, Offer, Operation, PointwiseKernel, ReduceParts, Tiles,
@@ -74,10 +75,31 @@ impl Expressions for HostBackend {
     }
 }
 
+/// The bytes of [`HostBackend::set_tile_cache`]: less than half of most processors' last cache.
+static TILE_CACHE: AtomicUsize = AtomicUsize::new(16 << 20);
+
+/// The fewest and the most bytes of a tile. With fewer, the calls for each tile take longer than memory would; with
+/// more, rows that are still to be read leave the cache.
+const TILE_BYTES: [usize; 2] = [1 << 19, 1 << 21];
+
+impl HostBackend {
+    /// Sets the bytes that the last cache holds while a few operations run: those on rows that take no more are
+    /// computed one by one, and larger ones tile by tile. The tiles of all threads share these bytes: each takes
+    /// half a MiB to 2 MiB. Returns the number before, 16 MiB at the start. For processors with another cache, and
+    /// for tests with small tensors.
+    pub fn set_tile_cache(bytes: usize) -> usize {
+        TILE_CACHE.swap(bytes, Ordering::Relaxed)
+    }
+}
+
 impl Tiles for HostBackend {
     fn bytes(&self) -> usize {
-        // Half of an L2 cache of 1 MiB.
-        1 << 19
+        let [least, most] = TILE_BYTES;
+        (self.cache() / num_threads().unwrap_or(1)).clamp(least, most)
+    }
+
+    fn cache(&self) -> usize {
+        TILE_CACHE.load(Ordering::Relaxed)
     }
 
     fn threads(&self) -> Result<usize> {

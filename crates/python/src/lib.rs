@@ -75,7 +75,7 @@ mod _core {
                 indexing::PyTensorIterator,
             },
             testing::{_register_testing_kernels, _register_testing_layer},
-            threads::{_check_environment, get_num_threads, set_num_threads},
+            threads::{_check_environment, _set_tile_cache, get_num_threads, set_num_threads},
             tracer::{_is_tracing, PyGraph, PyGraphNode, PyGraphValue, PyTraceSession},
             tvmffi::_tvm_ffi_export,
             vmap::{_register_vmap, _vmap_depends, PyFrame, PyVmapInfo},

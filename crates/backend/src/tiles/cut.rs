@@ -77,13 +77,13 @@ pub struct RowCut {
 impl RowCut {
     /// Returns the cut of tensors, given as shapes and bytes of an element, within the first `most`
     /// dimensions of results: as few of them as make tiles that touch so many bytes, of results and of inputs
-    /// that have the rows. `None` if there would be one tile, if results differ in those dimensions, or if
-    /// rows are much longer than a tile.
+    /// that have the rows. `None` if there would be one tile, if all rows touch at most `cached` bytes, if results
+    /// differ in those dimensions, or if rows are much longer than a tile.
     pub fn new(
         results: &[(&Shape, usize)],
         inputs: &[(&Shape, usize)],
         most: usize,
-        bytes: usize,
+        (bytes, cached): (usize, usize),
     ) -> Option<RowCut> {
         /// A row that is that much longer still makes a tile.
         const LONGER: usize = 8;
@@ -108,7 +108,8 @@ impl RowCut {
         }
         let (lead, row) = found.filter(|(_, row)| (1..=LONGER * bytes).contains(row))?;
         let cut = RowCut { lead: Shape::new(lead).ok()?, rows: (bytes / row).max(1) };
-        (cut.tiles() > 1).then_some(cut)
+        let all = lead.iter().product::<usize>().saturating_mul(row);
+        (cut.tiles() > 1 && all > cached).then_some(cut)
     }
 
     /// Returns the number of tiles.

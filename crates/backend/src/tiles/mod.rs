@@ -23,8 +23,12 @@ pub use memory::{Part, Whole};
 
 /// A backend's computation tile by tile.
 pub trait Tiles: Send + Sync {
-    /// Returns the bytes that a tile may touch: as many as a core's cache holds beside other data.
+    /// Returns the bytes that a tile of rows may touch: as many as the cache holds beside other threads' tiles.
     fn bytes(&self) -> usize;
+
+    /// Returns the bytes of rows that stay in a cache from one operation to the next. Where all take no more, they
+    /// aren't cut into tiles.
+    fn cache(&self) -> usize;
 
     /// Returns the number of threads that compute at once.
     ///

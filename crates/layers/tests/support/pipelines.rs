@@ -4,17 +4,24 @@
 
 use std::sync::Arc;
 
+use keyfold::cpu::HostBackend;
 use keyfold::ops::aten;
 use keyfold_core::{Complex, DType, DTypeKind, Result};
 use keyfold_layers::pipeline::{Ending, Options, Session, Statistics};
 use keyfold_tensor::Tensor;
+
+/// Has small tensors computed tile by tile, as large ones are.
+pub(crate) fn prepare() {
+    keyfold::init();
+    HostBackend::set_tile_cache(0);
+}
 
 /// Runs a block in a pipeline; returns its result, the outcome and the counters.
 pub(crate) fn within<R>(
     options: Options,
     f: impl FnOnce(&Arc<Session>) -> R,
 ) -> (R, Result<()>, Statistics) {
-    keyfold::init();
+    prepare();
     let session: Arc<Session> = Session::new(options).unwrap();
     session.open();
     let guard = session.enter();
@@ -26,7 +33,7 @@ pub(crate) fn within<R>(
 
 /// Makes numbers from -3 to 3.
 pub(crate) fn numbers(shape: &[usize], dtype: DType) -> Tensor {
-    keyfold::init();
+    prepare();
     let count = shape.iter().product::<usize>();
     let numbers: Vec<f64> = (0..count).map(|at| (at as f64 * 0.7).sin() * 3.0).collect();
     aten::to(&Tensor::from_vec(numbers, shape).unwrap(), dtype).unwrap()

@@ -1,5 +1,6 @@
 //! How many threads operators compute with, for Python.
 
+use keyfold::cpu::HostBackend;
 use keyfold_core::ErrorKind;
 use keyfold_kit::isa;
 use keyfold_kit::pool;
@@ -53,6 +54,19 @@ pub(crate) fn get_num_threads(py: Python<'_>) -> PyResult<usize> {
 pub(crate) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     let threads = size(n, "set_num_threads", "n", "from 1 to 4096")?;
     pool::set_num_threads(threads).py(n.py())
+}
+
+/// Sets the bytes of rows that stay in the cache: programs on larger ones are computed tile by tile.
+///
+/// Args:
+///     bytes: those that the tiles of all threads share.
+///
+/// Returns:
+///     the number before.
+#[pyfunction]
+#[pyo3(signature = (bytes, /))]
+pub(crate) fn _set_tile_cache(bytes: usize) -> usize {
+    HostBackend::set_tile_cache(bytes)
 }
 
 /// Refuses what the environment says and nobody understands; `keyfold` asks when it is imported.

@@ -46,7 +46,7 @@ pub(in crate::pipeline) struct Tiled {
     pub(super) backend: Arc<dyn GpuBackend>,
     /// The operations, ascending.
     pub(in crate::pipeline) members: Vec<usize>,
-    /// The steps, for tensors that don't make more than one tile.
+    /// The steps, for tensors that aren't cut.
     pub(in crate::pipeline) steps: Vec<Step>,
     pub(super) stages: Vec<Stage>,
     /// For each input, an operation that reads it, and the position among its tensors.
@@ -86,8 +86,8 @@ enum Inputs<'a> {
 }
 
 impl Tiled {
-    /// Computes the results that are kept, in the order of [`Tiled::kept_results`]; `None` if there would
-    /// be one tile. Looks for an interrupt between tiles, which [`Watch::take_stop`] returns.
+    /// Computes the results that are kept, in the order of [`Tiled::kept_results`]; `None` if the
+    /// tensors aren't cut. Looks for an interrupt between tiles, which [`Watch::take_stop`] returns.
     ///
     /// # Errors
     /// The first of an operation, or of the memory; one that stands for an interrupt. Nothing but new memory was written then.
@@ -165,7 +165,7 @@ impl Tiled {
         Ok(Some(results.into_iter().flatten().collect()))
     }
 
-    /// Computes and stages the results that are kept; false if there would be one tile.
+    /// Computes and stages the results that are kept; false if their tensors aren't cut.
     pub(in crate::pipeline) fn run(
         &self,
         operations: &[Arc<Operation>],
@@ -193,7 +193,7 @@ impl Tiled {
         Ok(true)
     }
 
-    /// Returns whether the recorded tensors make more than one tile.
+    /// Returns whether the recorded tensors are cut.
     pub(in crate::pipeline) fn is_cut(&self, operations: &[Arc<Operation>]) -> bool {
         let inputs = self.inputs.iter().map(|(op, at)| operations[*op].tensor(*at));
         let inputs = inputs.collect::<Option<Vec<_>>>();
@@ -220,7 +220,7 @@ impl Tiled {
     }
 
     /// Chooses the rows of a tile, and tells for each input whether it has the rows; `None` if there would
-    /// be one tile, if rows are too long, or if an input has other rows.
+    /// be one tile, if rows stay in the cache or are too long, or if an input has other rows.
     fn cut_rows(
         &self,
         operations: &[Arc<Operation>],
@@ -237,7 +237,8 @@ impl Tiled {
             slots.iter().map(|slot| (&slot.shape, slot.dtype.size())).collect();
         let read: SmallVec<[_; 8]> =
             inputs.iter().map(|input| (input.shape(), input.dtype().size())).collect();
-        let cut = RowCut::new(&results, &read, most, tiles_of(&*self.backend)?.bytes())?;
+        let tiles = tiles_of(&*self.backend)?;
+        let cut = RowCut::new(&results, &read, most, (tiles.bytes(), tiles.cache()))?;
         let mut have_rows = vec![None; inputs.len()];
         for stage in &self.stages {
             let ndim = slots[stage.results.start].shape.len();
