@@ -11,19 +11,13 @@ set -eu
 find_cargo
 cd "$ROOT"
 
-models() {
-    package=$1
-    filter=$2
-    shift 2
-    RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
-        LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3} \
-        CARGO_PROFILE_RELEASE_LTO=off \
-        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
-        "$CARGO" test -p "$package" --release --lib --target-dir "$TARGET/loom" \
-        --config 'profile.release.package."*".opt-level=0' \
-        --config 'profile.release.package.loom.opt-level=3' \
-        --config 'profile.release.package.generator.opt-level=3' "$filter" -- "$@"
-}
-models keyfold-dispatch reclaim::tests::loom "$@"
-models keyfold-cudnn cache::models "$@"
+# One build for both crates: features of what they share would differ otherwise.
+RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
+    LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3} \
+    CARGO_PROFILE_RELEASE_LTO=off \
+    CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+    "$CARGO" test -p keyfold-dispatch -p keyfold-cudnn --release --lib --target-dir "$TARGET/loom" \
+    --config 'profile.release.package."*".opt-level=0' \
+    --config 'profile.release.package.loom.opt-level=3' \
+    --config 'profile.release.package.generator.opt-level=3' -- reclaim::tests::loom cache::models "$@"

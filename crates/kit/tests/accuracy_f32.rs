@@ -1,5 +1,5 @@
 //! Errors of the float32 functions, in units in the last place, over the bit patterns of float32: every
-//! 997th, or at the distance set by KEYFOLD_FLOAT_STEP (1: all of them, which takes hours).
+//! 3989th, or at the distance set by KEYFOLD_FLOAT_STEP (1: all of them, which takes hours).
 
 use keyfold_kit::isa::{self, Level};
 use keyfold_kit::math::slices;
@@ -44,7 +44,7 @@ fn ulp(x: f64) -> f64 {
 /// The distance between the bit patterns of a sweep.
 fn step() -> usize {
     let given = std::env::var("KEYFOLD_FLOAT_STEP").ok().and_then(|step| step.parse().ok());
-    given.unwrap_or(997).max(1)
+    given.unwrap_or(3989).max(1)
 }
 
 /// The worst error over a sweep at each level, and the argument where it occurs.

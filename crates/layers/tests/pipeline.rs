@@ -1,11 +1,12 @@
 //! Deferred execution from Rust: what waits, what a flush runs, and what becomes of failures.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use keyfold::ops::aten;
 use keyfold_core::{Device, Error, ErrorKind, Result};
-use keyfold_dispatch::{DispatchKey, Kernel, include_keys};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, Kernel, include_keys, include_keys_with};
 use keyfold_layers::autograd;
 use keyfold_layers::pipeline::{self, Ending, Options, Session};
 use keyfold_tensor::device::random;
@@ -521,4 +522,35 @@ fn a_value_with_several_results_waits_as_a_whole() {
     });
     ended.unwrap();
     let _ = pipeline::flush();
+}
+
+/// Has another thread ask a pipeline for its statistics when it is dropped, and waits for the answer.
+struct Asks(Arc<Session>, mpsc::Sender<bool>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let (session, (answer, answered)) = (Arc::clone(&self.0), mpsc::channel());
+        thread::spawn(move || answer.send(session.statistics()));
+        let answered = answered.recv_timeout(Duration::from_secs(10));
+        let _ = self.1.send(answered.is_ok());
+    }
+}
+
+#[test]
+fn objects_of_guards_are_dropped_without_the_pipelines_lock() {
+    let (x, (tell, told)) = (ones(), mpsc::channel());
+    let (result, ended) = within(Options::default(), |session| {
+        let asks = Arc::new(Asks(Arc::clone(session), tell));
+        let guard = include_keys_with(DispatchKeySet::EMPTY, asks);
+        let y = aten::exp(&x)?;
+        guard.close()?;
+        session.flush()?;
+        // Another context, in place of the one with the object.
+        let z = aten::exp(&y)?;
+        session.flush()?;
+        Ok::<_, Error>(z)
+    });
+    ended.unwrap();
+    assert_eq!(told.try_recv(), Ok(true));
+    assert!(!result.unwrap().is_pending());
 }

@@ -407,9 +407,23 @@ impl State {
 
     /// Returns the context of an operation, shared with the one before if they are equal.
     fn local_context(&mut self) -> Arc<LocalContext> {
-        let last = self.context.take().filter(|last| last.is_current_without::<Session>(NONE));
-        let shared = last.unwrap_or_else(|| Arc::new(LocalContext::current().without::<Session>()));
-        Arc::clone(self.context.insert(shared))
+        if let Some(last) = &self.context
+            && last.is_current_without::<Session>(NONE)
+        {
+            return Arc::clone(last);
+        }
+        let new = Arc::new(LocalContext::current().without::<Session>());
+        self.set_context(Some(Arc::clone(&new)));
+        new
+    }
+
+    /// Sets the context of the last operation.
+    pub(super) fn set_context(&mut self, context: Option<Arc<LocalContext>>) {
+        if let Some(old) = std::mem::replace(&mut self.context, context)
+            && old.has_objects()
+        {
+            self.outdated.push(old);
+        }
     }
 
     /// Notes what an operation writes in place; returns what it has to run after.

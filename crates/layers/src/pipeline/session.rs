@@ -19,7 +19,7 @@ use super::check::Check;
 use super::copies::Copies;
 use super::failure::Failure;
 use super::operation::{Operation, Slot};
-use super::sequence::{Matched, Sequence};
+use super::sequence::Matched;
 use super::waiting::Waiting;
 use super::{recording, settle, timer};
 
@@ -140,6 +140,10 @@ pub struct AtOnce {
     pub count: u64,
 }
 
+/// A sequence or a context that a program has left. It is dropped without the state's lock, since destructors of its
+/// kernels and objects may run any code.
+pub(super) type Outdated = Arc<dyn Any + Send + Sync>;
+
 #[derive(Default)]
 pub(super) struct State {
     /// The number of blocks that it is open in; those inside the first join it.
@@ -150,8 +154,7 @@ pub(super) struct State {
     /// The calls that are replayed now. They become operations again if that fails, so what is recorded meanwhile
     /// runs after them.
     pub(super) replayed: Option<Arc<Matched>>,
-    /// Sequences that programs have left, to be dropped without the lock.
-    pub(super) outdated: Vec<Arc<Sequence>>,
+    pub(super) outdated: Vec<Outdated>,
     pub(super) pending_bytes: u64,
     /// The part of them that doesn't count against the limit, as of the last time that it was determined.
     pub(super) spared_bytes: u64,
@@ -327,7 +330,7 @@ impl Session {
                 "the pipeline's block was left before this tensor was computed",
             ))
         };
-        let (left, _copies, _sequences): (Vec<Arc<Operation>>, Copies, Vec<_>) = {
+        let (left, _copies, _outdated): (Vec<Arc<Operation>>, Copies, Vec<_>) = {
             let mut state = self.lock();
             if state.runner.is_some() {
                 // The running thread still uses them, and ends with them.
@@ -341,8 +344,8 @@ impl Session {
             state.readers.clear();
             state.merged.clear();
             state.oldest = None;
-            let sequences = std::mem::take(&mut state.outdated);
-            (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies), sequences)
+            let outdated = std::mem::take(&mut state.outdated);
+            (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies), outdated)
         };
         if left.is_empty() {
             return;

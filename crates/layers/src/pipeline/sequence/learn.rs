@@ -14,7 +14,7 @@ use crate::pipeline::decide::Form;
 use crate::pipeline::fusion::{self, Moves, Plan};
 use crate::pipeline::operation::{Operation, for_each_tensor, is_one};
 use crate::pipeline::recording::{Recording, dispatchers_of};
-use crate::pipeline::session::{State, Statistics};
+use crate::pipeline::session::{Outdated, State, Statistics};
 use crate::pipeline::waiting::Held;
 
 /// The most calls of a sequence.
@@ -40,7 +40,7 @@ impl Observed {
         let first = waiting.next()?;
         let last = waiting.next_back().unwrap_or(first);
         let (is_again, old) = table::note_flush(Signature::new(&first.form, &last.form, len));
-        state.outdated.extend(old);
+        state.outdated.extend(old.into_iter().map(|old| old as Outdated));
         if len > MOST_CALLS || !state.running.is_empty() || !is_again {
             return None;
         }

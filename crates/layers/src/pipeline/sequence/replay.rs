@@ -14,7 +14,7 @@ use crate::pipeline::copies::bytes_of;
 use crate::pipeline::host::{self, Watch};
 use crate::pipeline::known::CallForm;
 use crate::pipeline::operation::{Operation, Slot, make_own, memory_id};
-use crate::pipeline::session::{Session, State};
+use crate::pipeline::session::{Outdated, Session, State};
 use crate::pipeline::waiting::Waiting;
 use crate::profiler;
 
@@ -228,9 +228,9 @@ impl Matched {
             state.waiting.push(Arc::new(operation));
         }
         let last = self.len().checked_sub(1).and_then(|last| sequence.calls.get(last));
-        state.context = last.map(|last| Arc::clone(&last.context));
-        state.outdated.extend(replaced.iter().cloned());
-        state.outdated.push(Arc::clone(sequence));
+        state.set_context(last.map(|last| Arc::clone(&last.context)));
+        let left = replaced.iter().chain([sequence]);
+        state.outdated.extend(left.map(|left| Arc::clone(left) as Outdated));
     }
 }
 
