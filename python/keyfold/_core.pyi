@@ -652,7 +652,7 @@ class _ProfileRange:
     def _session(self) -> _ProfileSession | None: ...
 
 @disjoint_base
-class _Pipeline:
+class pipeline:  # noqa: N801 - the name in errors of `keyfold.pipeline`
     def __new__(
         cls,
         *,

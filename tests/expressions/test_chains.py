@@ -57,7 +57,7 @@ def test_a_chain_has_the_bits_of_its_operations(count, dtype):
         result = np.asarray(chain(*arrays.values()))
         assert result.dtype == dtype
         assert np.array_equal(result, expected, equal_nan=True), text
-        # Minima of zeros of both signs are either; eager calls return the same one.
+        # Of zeros of both signs NumPy may return another one as the minimum than eager calls.
         numbers = ~np.isnan(result)
         assert same(result[numbers], one_by_one.numpy()[numbers]), text
         assert all(map(same, given, arrays.values()))

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import copy
+import inspect
 import pickle
 import re
 import threading
@@ -566,3 +567,28 @@ def test_devices_that_work_late(x):
             w = y * 2.0
         assert (w + y).cpu().tolist() == [6.0, 9.0, 12.0]
         del there, y, z, part, w
+
+
+def test_draws_of_two_pipelines_run_in_the_order_of_opening():
+    first, second = kf.pipeline(), kf.pipeline()
+    kf.manual_seed(5)
+    expected = [kf.rand(2).tolist() for _ in range(2)]
+    kf.manual_seed(5)
+    opened = [(pipe, contextvars.Context()) for pipe in (second, first)]
+    for pipe, context in opened:
+        context.run(pipe.__enter__)
+    drawn = [context.run(kf.rand, 2) for _, context in opened]
+    assert all(tensor.is_pending for tensor in drawn)
+    kf.get_rng_state()
+    assert [tensor.tolist() for tensor in drawn] == expected
+    for pipe, context in opened:
+        context.run(pipe.__exit__, None, None, None)
+
+
+def test_the_limits_of_a_pipeline_are_those_of_its_signature():
+    shown = {name: one.default for name, one in inspect.signature(kf.pipeline).parameters.items()}
+    names = ["max_ops", "max_pending_bytes", "max_wait", "flush_on_backward", "check"]
+    assert list(shown) == names
+    assert kf.pipeline()._limits == tuple(shown.values())
+    with pytest.raises(TypeError, match=r"^pipeline\.__new__\(\) got an unexpected keyword"):
+        kf.pipeline(max_op=3)

@@ -80,8 +80,8 @@ pub use registry::{
 pub use rows::{RowParams, Rows};
 pub use scan::{Scan, ScanParams};
 pub use tiles::{
-    Broadcast, Cut, Part, PartCut, Partial, RangeInput, ReduceParts, RowCut, Tiles, Whole,
-    compute_parts, compute_range, join_parts, tiles_of,
+    Broadcast, Cut, Part, PartCut, Partial, RangeInput, ReduceParts, RowBytes, RowCut, Tiles,
+    Whole, compute_parts, compute_range, join_parts, tiles_of,
 };
 
 /// A device's implementation of the operators.

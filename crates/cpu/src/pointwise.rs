@@ -1,11 +1,11 @@
 //! Expressions, run by the kit's evaluator.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use keyfold_backend::{
-    Expressions, GroupKernel, Offer, Operation, PointwiseKernel, ReduceParts, Tiles,
+    Expressions, GroupKernel, Offer, Operation, PointwiseKernel, ReduceParts, RowBytes, Tiles,
 };
 use keyfold_core::{DType, Result, Scalar};
 use keyfold_expr::Lowered;
@@ -75,31 +75,42 @@ impl Expressions for HostBackend {
     }
 }
 
-/// The bytes of [`HostBackend::set_tile_cache`]: less than half of most processors' last cache.
-static TILE_CACHE: AtomicUsize = AtomicUsize::new(16 << 20);
+/// The bytes of [`HostBackend::set_tile_cache`].
+static TILE_CACHE: LazyLock<AtomicUsize> = LazyLock::new(|| {
+    let half = last_cache().map_or(usize::MAX, |bytes| bytes / 2);
+    AtomicUsize::new(half.min(16 << 20))
+});
 
 /// The fewest and the most bytes of a tile. With fewer, the calls for each tile take longer than memory would; with
 /// more, rows that are still to be read leave the cache.
 const TILE_BYTES: [usize; 2] = [1 << 19, 1 << 21];
 
+/// The tiles of each thread that are in the cache or on their way, so that threads end at about the same time.
+const TILES_PER_THREAD: usize = 4;
+
+/// Returns the bytes of the processor's last cache, where the system tells.
+fn last_cache() -> Option<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").ok()?;
+    let kibibytes: usize = text.trim().strip_suffix('K')?.parse().ok()?;
+    kibibytes.checked_mul(1024).filter(|bytes| *bytes > 0)
+}
+
 impl HostBackend {
     /// Sets the bytes that the last cache holds while a few operations run: those on rows that take no more are
     /// computed one by one, and larger ones tile by tile. The tiles of all threads share these bytes: each takes
-    /// half a MiB to 2 MiB. Returns the number before, 16 MiB at the start. For processors with another cache, and
-    /// for tests with small tensors.
+    /// half a MiB to 2 MiB. Returns the number before: at the start half of the cache, and 16 MiB at most. For tests
+    /// with small tensors, and where the cache is shared with other programs.
     pub fn set_tile_cache(bytes: usize) -> usize {
         TILE_CACHE.swap(bytes, Ordering::Relaxed)
     }
 }
 
 impl Tiles for HostBackend {
-    fn bytes(&self) -> usize {
+    fn row_bytes(&self) -> RowBytes {
+        let cached = TILE_CACHE.load(Ordering::Relaxed);
+        let tiles = num_threads().unwrap_or(1) * TILES_PER_THREAD;
         let [least, most] = TILE_BYTES;
-        (self.cache() / num_threads().unwrap_or(1)).clamp(least, most)
-    }
-
-    fn cache(&self) -> usize {
-        TILE_CACHE.load(Ordering::Relaxed)
+        RowBytes { tile: (cached / tiles).clamp(least, most), longest: 8 * least, cached }
     }
 
     fn threads(&self) -> Result<usize> {

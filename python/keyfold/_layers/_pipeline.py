@@ -136,7 +136,7 @@ class PipelinePlan:
         return _html.page("", table, _html.notes(notes))
 
 
-class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.pipeline() as pipe:`
+class pipeline(_core.pipeline):  # noqa: N801 - used as a block: `with keyfold.pipeline() as pipe:`
     """Defer the operator calls made inside the `with` block.
 
     A call returns at once, with a pending tensor whose shape, dtype and device are known, and the
@@ -154,7 +154,8 @@ class pipeline(_core._Pipeline):  # noqa: N801 - used as a block: `with keyfold.
     what waits.
 
     Arrays of other libraries are copied when a call is recorded, and its result is a
-    `keyfold.Tensor`. A block inside another one joins it: one record, the outer limits.
+    `keyfold.Tensor`. A block inside another one joins it: one record, the outer limits. A pipeline
+    may be opened again after it was closed.
 
     Args:
         max_ops: the most operations that wait.

@@ -64,6 +64,17 @@ impl Cut {
     }
 }
 
+/// The sizes that decide how rows are cut: bytes that they touch of results, and of inputs that have the rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowBytes {
+    /// Those of a tile: as many as the cache holds beside other threads' tiles.
+    pub tile: usize,
+    /// The most of a row: a longer one than a tile makes a tile of its own, and one that is longer than this none.
+    pub longest: usize,
+    /// Those of all rows that stay in the cache from one operation to the next: they aren't cut.
+    pub cached: usize,
+}
+
 /// Rows that are cut into tiles: by the first dimensions, of which indices are taken one by one in all but
 /// the last one, and some at a time in that.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,17 +87,14 @@ pub struct RowCut {
 
 impl RowCut {
     /// Returns the cut of tensors, given as shapes and bytes of an element, within the first `most`
-    /// dimensions of results: as few of them as make tiles that touch so many bytes, of results and of inputs
-    /// that have the rows. `None` if there would be one tile, if all rows touch at most `cached` bytes, if results
-    /// differ in those dimensions, or if rows are much longer than a tile.
+    /// dimensions of results: as few of them as make tiles of so many bytes. `None` if there would be one tile, if
+    /// all rows stay in the cache, if results differ in those dimensions, or if rows are too long.
     pub fn new(
         results: &[(&Shape, usize)],
         inputs: &[(&Shape, usize)],
         most: usize,
-        (bytes, cached): (usize, usize),
+        bytes: RowBytes,
     ) -> Option<RowCut> {
-        /// A row that is that much longer still makes a tile.
-        const LONGER: usize = 8;
         let (first, _) = results.first()?;
         let most = results.iter().map(|(shape, _)| shape.len()).min()?.min(most);
         let mut found = None;
@@ -102,14 +110,14 @@ impl RowCut {
             };
             let row = touched.map(row_bytes).fold(0, usize::saturating_add);
             found = Some((lead, row));
-            if row <= bytes {
+            if row <= bytes.tile {
                 break;
             }
         }
-        let (lead, row) = found.filter(|(_, row)| (1..=LONGER * bytes).contains(row))?;
-        let cut = RowCut { lead: Shape::new(lead).ok()?, rows: (bytes / row).max(1) };
+        let (lead, row) = found.filter(|(_, row)| (1..=bytes.longest).contains(row))?;
+        let cut = RowCut { lead: Shape::new(lead).ok()?, rows: (bytes.tile / row).max(1) };
         let all = lead.iter().product::<usize>().saturating_mul(row);
-        (cut.tiles() > 1 && all > cached).then_some(cut)
+        (cut.tiles() > 1 && all > bytes.cached).then_some(cut)
     }
 
     /// Returns the number of tiles.
@@ -214,5 +222,41 @@ impl PartCut {
         let range = self.range(tile);
         let (shape, offset) = (Shape::from([range.len()]), tensor.offset() + range.start);
         Tensor::from_parts(tensor.buffer().clone(), shape, Strides::from([1]), offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: RowBytes = RowBytes { tile: 100, longest: 400, cached: 1000 };
+
+    /// Returns the tiles of results and inputs of one byte an element.
+    fn tiles(results: &[&[usize]], inputs: &[&[usize]], most: usize) -> Option<usize> {
+        let shapes = |of: &[&[usize]]| of.iter().map(|one| Shape::new(one).unwrap()).collect();
+        let (results, inputs): (Vec<Shape>, Vec<Shape>) = (shapes(results), shapes(inputs));
+        let results: Vec<_> = results.iter().map(|shape| (shape, 1)).collect();
+        let inputs: Vec<_> = inputs.iter().map(|shape| (shape, 1)).collect();
+        RowCut::new(&results, &inputs, most, BYTES).map(|cut| cut.tiles())
+    }
+
+    #[test]
+    fn rows_are_cut_where_they_take_more_than_the_cache() {
+        // 20 bytes a row: 5 rows a tile.
+        assert_eq!(tiles(&[&[50, 10]], &[&[50, 10], &[10]], 2), None);
+        assert_eq!(tiles(&[&[51, 10]], &[&[51, 10], &[10]], 2), Some(11));
+        // The other dimensions of the result aren't the input's rows.
+        assert_eq!(tiles(&[&[60, 10]], &[&[1, 10]], 2), None);
+        assert_eq!(tiles(&[&[60, 10], &[60, 9]], &[], 1), Some(12));
+    }
+
+    #[test]
+    fn a_long_row_is_a_tile_and_a_longer_one_none() {
+        assert_eq!(tiles(&[&[3, 400]], &[], 1), Some(3));
+        assert_eq!(tiles(&[&[3, 401]], &[], 1), None);
+        // Rows of rows, where operations allow it.
+        assert_eq!(tiles(&[&[3, 4, 101]], &[], 1), None);
+        assert_eq!(tiles(&[&[3, 4, 101]], &[], 2), Some(12));
+        assert_eq!(tiles(&[&[1, 2000]], &[], 1), None);
     }
 }

@@ -18,17 +18,13 @@ use smallvec::SmallVec;
 use crate::{GpuBackend, GroupKernel, Operation, Pointwise, ReduceParams};
 
 pub use blocks::Broadcast;
-pub use cut::{Cut, PartCut, RowCut};
+pub use cut::{Cut, PartCut, RowBytes, RowCut};
 pub use memory::{Part, Whole};
 
 /// A backend's computation tile by tile.
 pub trait Tiles: Send + Sync {
-    /// Returns the bytes that a tile of rows may touch: as many as the cache holds beside other threads' tiles.
-    fn bytes(&self) -> usize;
-
-    /// Returns the bytes of rows that stay in a cache from one operation to the next. Where all take no more, they
-    /// aren't cut into tiles.
-    fn cache(&self) -> usize;
+    /// Returns the sizes by which rows are cut.
+    fn row_bytes(&self) -> RowBytes;
 
     /// Returns the number of threads that compute at once.
     ///

@@ -148,6 +148,8 @@ pub(super) type Outdated = Arc<dyn Any + Send + Sync>;
 pub(super) struct State {
     /// The number of blocks that it is open in; those inside the first join it.
     blocks: usize,
+    /// Whether [`settle`] knows it: it was opened before.
+    is_known: bool,
     pub(super) waiting: Waiting,
     /// The calls that are in a known sequence so far; nothing waits then. [`Session::lock`] makes them operations.
     pub(super) matched: Option<Matched>,
@@ -234,7 +236,7 @@ impl Session {
     }
 
     pub(super) fn of(options: Options, only_records: bool) -> Arc<Session> {
-        let session = Arc::new_cyclic(|this| Session {
+        Arc::new_cyclic(|this| Session {
             this: Weak::clone(this),
             options,
             only_records,
@@ -243,9 +245,7 @@ impl Session {
             matches: AtomicBool::new(false),
             state: Mutex::default(),
             freed: Condvar::new(),
-        });
-        settle::note(&session.this);
-        session
+        })
     }
 
     /// Returns the pipeline that is open here, whose record a new block joins.
@@ -285,9 +285,15 @@ impl Session {
 
     /// Opens it, or opens one block more.
     pub fn open(&self) {
-        let mut state = self.lock_as_is();
-        state.blocks += 1;
-        self.open.store(true, Ordering::Relaxed);
+        let was_known = {
+            let mut state = self.lock_as_is();
+            state.blocks += 1;
+            self.open.store(true, Ordering::Relaxed);
+            std::mem::replace(&mut state.is_known, true)
+        };
+        if !was_known {
+            settle::note(&self.this);
+        }
     }
 
     /// Records the calls on this thread while the guard lives.
@@ -344,6 +350,7 @@ impl Session {
             state.readers.clear();
             state.merged.clear();
             state.oldest = None;
+            state.set_context(None);
             let outdated = std::mem::take(&mut state.outdated);
             (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies), outdated)
         };

@@ -19,8 +19,8 @@ use crate::classes::tracer::PyGraph;
 use crate::marshal::attach::{attach, is_attached, try_attach};
 use crate::marshal::errors::{IntoPyResult, add_text, error, foreign_exception, from_pyerr};
 
-/// The block behind `keyfold.pipeline`.
-#[pyclass(name = "_Pipeline", module = "keyfold._core", frozen, subclass)]
+/// The block behind `keyfold.pipeline`, by the same name, which errors of its constructor tell.
+#[pyclass(name = "pipeline", module = "keyfold._core", frozen, subclass)]
 pub(crate) struct PyPipeline {
     session: Arc<Session>,
     /// The open blocks of this object: the session that each records in, and its guard.

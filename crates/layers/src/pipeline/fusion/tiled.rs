@@ -237,8 +237,7 @@ impl Tiled {
             slots.iter().map(|slot| (&slot.shape, slot.dtype.size())).collect();
         let read: SmallVec<[_; 8]> =
             inputs.iter().map(|input| (input.shape(), input.dtype().size())).collect();
-        let tiles = tiles_of(&*self.backend)?;
-        let cut = RowCut::new(&results, &read, most, (tiles.bytes(), tiles.cache()))?;
+        let cut = RowCut::new(&results, &read, most, tiles_of(&*self.backend)?.row_bytes())?;
         let mut have_rows = vec![None; inputs.len()];
         for stage in &self.stages {
             let ndim = slots[stage.results.start].shape.len();
