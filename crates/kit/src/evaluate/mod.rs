@@ -46,7 +46,7 @@ use smallvec::SmallVec;
 pub use compiled::Compiled;
 
 use crate::interpreter::{Iota, Program, Table, Value};
-use crate::pool::{Schedule, grain_for, parallel_for};
+use crate::pool::{Schedule, grain_for, num_threads, parallel_for};
 use plan::TraversalPlan;
 
 /// The most inputs that an expression can be evaluated with.
@@ -435,6 +435,7 @@ impl Job<'_> {
         f: impl Fn(Range<usize>) -> Result<()> + Sync,
     ) -> Result<()> {
         let grain = (grain_for(self.program.cost()) / unit).max(1);
+        let grain = even_grain(units, grain, num_threads()?);
         parallel_for(Schedule::Adaptive, 0..units, grain, |units| {
             let result = f(units);
             if self.non_temporal {
@@ -442,6 +443,19 @@ impl Job<'_> {
             }
             result
         })
+    }
+}
+
+/// Returns a grain of at most that size that divides few parts evenly among the threads: with a grain of 71, two
+/// threads would compute 71 and 29 of 100 units.
+fn even_grain(units: usize, grain: usize, threads: usize) -> usize {
+    /// With that many parts for each thread, those that end first take the others'.
+    const MANY: usize = 8;
+    match units.div_ceil(grain) {
+        0 | 1 => grain,
+        parts if parts <= threads => units.div_ceil(parts),
+        parts if parts < MANY * threads => units.div_ceil(parts.next_multiple_of(threads)),
+        _ => grain,
     }
 }
 
