@@ -135,6 +135,46 @@ fn other_inputs_are_those_of_the_new_program() {
 }
 
 #[test]
+fn programs_that_begin_otherwise_than_the_last_one_do_not_make_it_forgotten() {
+    let _alone = alone();
+    let (x, y) = (numbers(&[2, 41], DType::F64), numbers(&[2, 41], DType::F64));
+    let last = || vec![aten::exp(&aten::mul(&x, &y).unwrap()).unwrap()];
+    let other = || vec![aten::tanh(&aten::sub(&x, &y).unwrap()).unwrap()];
+    recognised(&last);
+    recognised(&other);
+    for round in 0..20 {
+        // The same first operation, of one tensor in the place of two.
+        let square = || {
+            let squared = aten::mul(&x, &x).unwrap();
+            vec![aten::add_scalar(&squared, f64::from(round)).unwrap()]
+        };
+        let (found, counted) = run(&square);
+        assert_eq!((&found[0], counted.recognised), (&bits(&square()[0]), 0));
+        let (found, counted) = run(if round % 2 == 0 { &last } else { &other });
+        let expected = if round % 2 == 0 { last() } else { other() };
+        assert_eq!((&found[0], counted.recognised), (&bits(&expected[0]), 1), "round {round}");
+    }
+}
+
+#[test]
+fn programs_in_one_block_are_recognised_one_by_one() {
+    let _alone = alone();
+    let x = numbers(&[43], DType::F64);
+    let program = || aten::exp(&aten::neg(&x).unwrap()).unwrap();
+    let (results, ended, counted) = within(Options::default(), |session| {
+        let round = |_| {
+            let result = program();
+            session.flush().unwrap();
+            result
+        };
+        (0..6).map(round).collect::<Vec<Tensor>>()
+    });
+    ended.unwrap();
+    results.iter().for_each(|result| assert_eq!(bits(result), bits(&program())));
+    assert_eq!((counted.recorded, counted.recognised, counted.flushes), (12, 4, 6));
+}
+
+#[test]
 fn a_program_that_leaves_a_sequence_waits_as_operations() {
     let _alone = alone();
     let x = numbers(&[19], DType::F64);

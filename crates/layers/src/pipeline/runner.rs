@@ -1,5 +1,6 @@
 //! The right to run a pipeline's operations, which one thread at a time has.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::thread::ThreadId;
 
@@ -23,11 +24,14 @@ impl Drop for Turn<'_> {
         state.is_part = self.was_part;
         if state.turns == 0 {
             state.runner = None;
+            let is_awaited = state.awaiting > 0;
             self.session.runs.store(false, Ordering::Relaxed);
             let is_unused = |_: &_, copy: &mut Tensor| copy.buffer().shares() == 1;
             let unused: Vec<_> = state.copies.extract_if(is_unused).collect();
             drop(state);
-            self.session.freed.notify_all();
+            if is_awaited {
+                self.session.freed.notify_all();
+            }
             // Without the lock, since large memory is given back.
             drop(unused);
         }
@@ -64,8 +68,9 @@ impl Session {
                     ));
                 }
                 Some(_) => {
+                    state.awaiting += 1;
                     let waited = self.freed.wait_timeout(state, INTERRUPT_CHECK);
-                    drop(waited);
+                    waited.unwrap_or_else(PoisonError::into_inner).0.awaiting -= 1;
                     host::interrupted()?;
                     state = self.lock_as_is();
                 }

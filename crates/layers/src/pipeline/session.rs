@@ -181,6 +181,8 @@ pub(super) struct State {
     /// Whether a part of what waits runs.
     pub(super) is_part: bool,
     pub(super) turns: usize,
+    /// The threads that wait for the one that runs operations.
+    pub(super) awaiting: usize,
     /// Failures that nobody was told yet.
     pub(super) unreported: Vec<Arc<Failure>>,
     pub(super) last_failure: Option<Arc<Failure>>,
@@ -204,7 +206,8 @@ pub struct Session {
     pub(super) open: AtomicBool,
     /// Whether a thread runs operations: the state says which.
     pub(super) runs: AtomicBool,
-    /// Whether the state may have matched calls.
+    /// Whether the next call may be a sequence's, so that it is compared: calls match so far, or nothing was
+    /// recorded yet.
     pub(super) matches: AtomicBool,
     state: Mutex<State>,
     pub(super) freed: Condvar,
@@ -289,6 +292,7 @@ impl Session {
             let mut state = self.lock_as_is();
             state.blocks += 1;
             self.open.store(true, Ordering::Relaxed);
+            self.matches.store(true, Ordering::Relaxed);
             std::mem::replace(&mut state.is_known, true)
         };
         if !was_known {

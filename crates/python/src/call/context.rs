@@ -42,6 +42,8 @@ struct PyLocalKeys {
     exclude: DispatchKeySet,
     /// The local data of the open guards, outermost first.
     data: Vec<LocalData>,
+    /// The guards as they were before the last one was opened.
+    before: Option<Py<PyLocalKeys>>,
 }
 
 fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
@@ -51,6 +53,7 @@ fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
             include: DispatchKeySet::EMPTY,
             exclude: DispatchKeySet::EMPTY,
             data: Vec::new(),
+            before: None,
         };
         let options = PyDict::new(py);
         options.set_item("default", Bound::new(py, empty)?)?;
@@ -98,24 +101,37 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
     Ok(variable(py)?.call_method0("get")?.cast_into::<PyLocalKeys>()?)
 }
 
-fn set(py: Python<'_>, open: Vec<Open>) -> PyResult<()> {
+/// Makes guards the running context's. `before` is what they were before the last one was opened, if that is known.
+fn set(py: Python<'_>, open: Vec<Open>, before: Option<Py<PyLocalKeys>>) -> PyResult<()> {
     let changes = || open.iter().map(|guard| &guard.changes);
     let include = changes().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.include);
     let exclude =
         changes().fold(DispatchKeySet::EMPTY, |set, guard| (set - guard.restore) | guard.exclude);
     let data = changes().filter_map(|guard| guard.data.clone()).collect();
-    let value = Bound::new(py, PyLocalKeys { open, include, exclude, data })?;
-    variable(py)?.call_method1("set", (value,))?;
-    Ok(())
+    store(py, &Bound::new(py, PyLocalKeys { open, include, exclude, data, before })?)
+}
+
+#[cfg(not(feature = "abi3"))]
+fn store(py: Python<'_>, value: &Bound<'_, PyLocalKeys>) -> PyResult<()> {
+    // SAFETY: a ContextVar and an object; returns a new reference, or null with an exception.
+    let token = unsafe { pyo3::ffi::PyContextVar_Set(variable(py)?.as_ptr(), value.as_ptr()) };
+    // SAFETY: as above.
+    unsafe { Bound::from_owned_ptr_or_err(py, token) }.map(drop)
+}
+
+#[cfg(feature = "abi3")]
+fn store(py: Python<'_>, value: &Bound<'_, PyLocalKeys>) -> PyResult<()> {
+    variable(py)?.call_method1("set", (value,)).map(drop)
 }
 
 /// Opens a guard in the running context, and gives what names it there.
 pub(crate) fn open(py: Python<'_>, changes: Changes) -> PyResult<u64> {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     USED.store(true, Ordering::Relaxed);
-    let mut open = current(py)?.get().open.clone();
+    let before = current(py)?;
+    let mut open = before.get().open.clone();
     open.push(Open { id, changes });
-    set(py, open)?;
+    set(py, open, Some(before.unbind()))?;
     Ok(id)
 }
 
@@ -128,11 +144,18 @@ pub(crate) fn last_open(py: Python<'_>, ids: &[u64]) -> PyResult<Option<u64>> {
 
 /// Closes a guard in the running context, and gives how many are open there that were opened later.
 pub(crate) fn close(py: Python<'_>, id: u64) -> PyResult<usize> {
-    let mut open = current(py)?.get().open.clone();
+    let current = current(py)?;
+    let PyLocalKeys { open, before, .. } = current.get();
     let Some(at) = open.iter().position(|guard| guard.id == id) else { return Ok(0) };
-    open.remove(at);
-    let later = open.len() - at;
-    set(py, open)?;
+    let later = open.len() - at - 1;
+    match before {
+        Some(before) if later == 0 => store(py, before.bind(py))?,
+        _ => {
+            let mut open = open.clone();
+            open.remove(at);
+            set(py, open, None)?;
+        }
+    }
     Ok(later)
 }
 

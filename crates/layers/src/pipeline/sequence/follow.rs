@@ -60,10 +60,15 @@ pub(in crate::pipeline) type Followed = Result<bool, Mismatch>;
 impl Session {
     /// Begins to compare calls, if nothing waits and a sequence begins with a call of this form.
     pub(in crate::pipeline) fn begin_sequence(&self, state: &mut State, form: &CallForm) -> bool {
+        self.begin(state, || table::beginning_with(form))
+    }
+
+    /// Begins to compare calls with those of a sequence, if nothing waits.
+    fn begin(&self, state: &mut State, find: impl FnOnce() -> Option<Arc<Sequence>>) -> bool {
         if !state.is_idle() || self.only_records || self.options.check.is_some() {
             return false;
         }
-        let Some(sequence) = table::beginning_with(form) else { return false };
+        let Some(sequence) = find() else { return false };
         let first = state.waiting.next();
         state.matched = Some(Matched::new(sequence, first));
         self.matches.store(true, Ordering::Relaxed);
@@ -142,6 +147,14 @@ impl Session {
         value: &mut Result<Value>,
     ) -> Followed {
         let mut state = self.lock_as_is();
+        if state.matched.is_none() {
+            // Loops begin alike each time: the first call needn't become an operation to find its sequence.
+            let last = || {
+                table::last_replayed()
+                    .filter(|last| last.calls.first().is_some_and(|first| call.is(first)))
+            };
+            self.begin(&mut state, last);
+        }
         let matched = state.matched.as_mut().ok_or(Mismatch::Call)?;
         matched.follow(call, copies, copied)?;
         let (at, index) = (matched.len(), matched.first + matched.len());

@@ -65,8 +65,10 @@ impl Session {
                 is_interrupt.then_some(Err(error))
             }
         };
+        let is_done = matches!(outcome, Some(Ok(())));
+        self.matches.store(is_done && state.waiting.len() == 0, Ordering::Relaxed);
         drop(state);
-        if matches!(outcome, Some(Ok(()))) {
+        if is_done {
             table::note_replay(&matched.sequence);
         }
         // Without the lock, since large memory is given back.
@@ -78,9 +80,11 @@ impl Session {
     /// Makes the calls that a program had in common with a sequence operations that wait: those that were made so
     /// far, or, on the thread that replays them, all.
     pub(in crate::pipeline) fn leave_sequence(&self, state: &mut State) {
+        self.matches.store(false, Ordering::Relaxed);
         if let Some(matched) = state.matched.take() {
-            self.matches.store(false, Ordering::Relaxed);
-            matched.sequence.mismatches.fetch_add(1, Ordering::Relaxed);
+            // A program may begin otherwise than the last one without being another one's.
+            let is_left = matched.len() > 0;
+            matched.sequence.mismatches.fetch_add(is_left.into(), Ordering::Relaxed);
             matched.become_operations(self, state);
         }
         if state.replayed.is_some()

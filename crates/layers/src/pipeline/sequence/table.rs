@@ -60,10 +60,12 @@ struct Known {
     entries: FxHashMap<u64, Entry>,
     /// The number of flushes so far.
     time: u64,
+    /// The entry of the sequence that was replayed last.
+    last: u64,
 }
 
 static KNOWN: Mutex<Known> =
-    Mutex::new(Known { entries: FxHashMap::with_hasher(FxBuildHasher), time: 0 });
+    Mutex::new(Known { entries: FxHashMap::with_hasher(FxBuildHasher), time: 0, last: 0 });
 
 /// While another thread looks, nothing is known.
 fn known() -> Option<MutexGuard<'static, Known>> {
@@ -137,6 +139,13 @@ pub(super) fn beginning_with(form: &CallForm) -> Option<Arc<Sequence>> {
     entry.sequences.iter().find(|one| !one.is_outdated()).cloned()
 }
 
+/// Returns the sequence that was replayed last.
+pub(super) fn last_replayed() -> Option<Arc<Sequence>> {
+    let known = known()?;
+    let last = known.entries.get(&known.last)?.sequences.first()?;
+    (!last.is_outdated()).then(|| Arc::clone(last))
+}
+
 /// Returns another sequence that agrees with the first calls of one. `may_fit` is asked before its calls are compared,
 /// and `fits` afterwards.
 pub(super) fn instead_of(
@@ -162,11 +171,14 @@ pub(super) fn note_replay(sequence: &Arc<Sequence>) {
     sequence.mismatches.store(0, Ordering::Relaxed);
     if let Some(first) = sequence.first()
         && let Some(mut known) = known()
-        && let Some(entry) = known.used(first)
-        && let Some(at) = entry.sequences.iter().position(|one| Arc::ptr_eq(one, sequence))
     {
-        entry.credit = CREDIT;
-        entry.sequences[..=at].rotate_right(1);
+        known.last = first;
+        if let Some(entry) = known.used(first)
+            && let Some(at) = entry.sequences.iter().position(|one| Arc::ptr_eq(one, sequence))
+        {
+            entry.credit = CREDIT;
+            entry.sequences[..=at].rotate_right(1);
+        }
     }
 }
 
