@@ -20,6 +20,7 @@ use super::level::{Level, any_level_opened};
 use super::node::{TensorMeta, edge_of};
 use super::tangent::{Forward, Pushforward, Tangents, is_differentiable, registered};
 use crate::aten;
+use crate::pipeline::shares_held_by_pipelines;
 use crate::tracer::shares_held_by_traces;
 
 type Context<'c> = CallContext<'c, Value>;
@@ -363,9 +364,20 @@ impl Drop for LoweredTarget {
 /// target and its lowered copies share the memory, and the target has a tangent that detects the write.
 pub(super) fn shares_memory_with_others(target: &Tensor) -> bool {
     let buffer = target.buffer();
-    buffer.shares() > 1
-        && LOWERED_TARGET.get() != buffer.identity()
-        && buffer.shares() > 1 + shares_held_by_traces(target)
+    loop {
+        let shares = buffer.shares();
+        if shares == 1 || LOWERED_TARGET.get() == buffer.identity() {
+            return false;
+        }
+        let held = shares_held_by_traces(target) + shares_held_by_pipelines(target);
+        if shares <= 1 + held {
+            return false;
+        }
+        // What waited may have run meanwhile, on another thread.
+        if buffer.shares() == shares {
+            return true;
+        }
+    }
 }
 
 /// Runs an operator that writes to an argument. Refuses targets whose memory another tensor shares that has

@@ -77,6 +77,7 @@ pub use host::{Host, ProgramPlace, Site, set_host};
 pub use operation::for_each_tensor;
 pub use recording::{Recording, check_readable, is_recording};
 pub use session::{AtOnce, Ending, Options, Session, Statistics, as_data};
+pub(crate) use settle::shares_held_by_pipelines;
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     // The lock is kept: the line is read from the host language's frames.

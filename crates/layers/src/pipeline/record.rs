@@ -317,8 +317,8 @@ fn record(
         }
         state = session.lock();
     }
-    // Another thread may have computed what the call writes since it was decided that it waits.
-    let mut is_computed = false;
+    // Since it was decided that the call waits, another thread may have computed what it writes, or ended the block.
+    let mut is_computed = !session.is_open();
     for at in &form.written {
         for_each_tensor(kept[*at].as_ref(), &mut |tensor| is_computed |= !tensor.is_pending());
     }

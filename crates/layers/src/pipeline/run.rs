@@ -109,12 +109,17 @@ impl Session {
 
     /// Runs what waits, if its oldest operation was recorded longer ago than the limit.
     pub(super) fn flush_overdue(&self, now: Instant) {
-        let due = {
+        let is_due = {
             let state = self.lock_as_is();
             let limit = self.options.max_wait.unwrap_or(Duration::MAX);
-            state.oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) >= limit)
+            let is_due = |oldest: Instant| now.saturating_duration_since(oldest) >= limit;
+            if let Some(oldest) = state.oldest.filter(|oldest| !is_due(*oldest)) {
+                // The operations that it was watched for have run; these were recorded since.
+                self.watch(oldest + limit);
+            }
+            state.oldest.is_some_and(is_due)
         };
-        if due {
+        if is_due {
             // Failures are kept for the next flush; this thread isn't interrupted.
             let _ = self.run_all();
         }

@@ -25,6 +25,9 @@ impl Drop for Turn<'_> {
         if state.turns == 0 {
             state.runner = None;
             let is_awaited = state.awaiting > 0;
+            // Its block was left by an interrupt while this thread ran a part of what waits.
+            let is_left = !self.session.is_open() && state.waiting.len() > 0;
+            self.session.matches.store(state.is_idle(), Ordering::Relaxed);
             self.session.runs.store(false, Ordering::Relaxed);
             let is_unused = |_: &_, copy: &mut Tensor| copy.buffer().shares() == 1;
             let unused: Vec<_> = state.copies.extract_if(is_unused).collect();
@@ -34,6 +37,9 @@ impl Drop for Turn<'_> {
             }
             // Without the lock, since large memory is given back.
             drop(unused);
+            if is_left {
+                self.session.give_up();
+            }
         }
     }
 }
@@ -70,7 +76,10 @@ impl Session {
                 Some(_) => {
                     state.awaiting += 1;
                     let waited = self.freed.wait_timeout(state, INTERRUPT_CHECK);
-                    waited.unwrap_or_else(PoisonError::into_inner).0.awaiting -= 1;
+                    let (mut waited, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                    waited.awaiting -= 1;
+                    // Python is asked without the lock: a thread that has the GIL may wait for it.
+                    drop(waited);
                     host::interrupted()?;
                     state = self.lock_as_is();
                 }

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use super::check::Check;
 use super::copies::Copies;
 use super::failure::Failure;
+use super::host;
 use super::operation::{Operation, Slot};
 use super::sequence::Matched;
 use super::waiting::Waiting;
@@ -206,8 +207,8 @@ pub struct Session {
     pub(super) open: AtomicBool,
     /// Whether a thread runs operations: the state says which.
     pub(super) runs: AtomicBool,
-    /// Whether the next call may be a sequence's, so that it is compared: calls match so far, or nothing was
-    /// recorded yet.
+    /// Whether the next call is compared with a sequence's: calls match so far, or nothing waits since the block
+    /// began or operations ran.
     pub(super) matches: AtomicBool,
     state: Mutex<State>,
     pub(super) freed: Condvar,
@@ -292,7 +293,9 @@ impl Session {
             let mut state = self.lock_as_is();
             state.blocks += 1;
             self.open.store(true, Ordering::Relaxed);
-            self.matches.store(true, Ordering::Relaxed);
+            if state.is_idle() {
+                self.matches.store(true, Ordering::Relaxed);
+            }
             std::mem::replace(&mut state.is_known, true)
         };
         if !was_known {
@@ -322,18 +325,33 @@ impl Session {
                 Ending::GiveUp => Ok(()),
             };
         }
-        let flushed = match ending {
+        let mut flushed = match ending {
             Ending::Run => self.flush(),
             Ending::GiveUp => Ok(()),
         };
-        self.open.store(false, Ordering::Relaxed);
-        // Operations that an interrupt left, or that another thread recorded meanwhile.
+        self.stop_recording();
+        let is_interrupt = flushed.as_ref().err().is_some_and(host::is_interrupt);
+        if ending == Ending::Run && !is_interrupt {
+            // What other threads recorded meanwhile.
+            flushed = flushed.and(self.flush());
+        }
+        // What an interrupt left.
         self.give_up();
         flushed
     }
 
-    /// Gives up what waits: its readers get an error.
-    fn give_up(&self) {
+    /// Has calls run at once, unless another block has begun. A call that is recorded now, on another thread, is
+    /// recorded before or runs at once: both look under the lock.
+    fn stop_recording(&self) {
+        let state = self.lock_as_is();
+        if state.blocks == 0 {
+            self.open.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives up what waits, unless another block has begun: its readers get an error. While a thread runs operations,
+    /// it does so when it ends.
+    pub(super) fn give_up(&self) {
         let error = || {
             SharedError::new(Error::new(
                 ErrorKind::Pipeline,
@@ -342,8 +360,7 @@ impl Session {
         };
         let (left, _copies, _outdated): (Vec<Arc<Operation>>, Copies, Vec<_>) = {
             let mut state = self.lock();
-            if state.runner.is_some() {
-                // The running thread still uses them, and ends with them.
+            if state.runner.is_some() || state.blocks > 0 {
                 return;
             }
             let left = std::mem::take(&mut state.waiting);
@@ -445,8 +462,13 @@ impl Session {
         {
             let now = Instant::now();
             state.oldest = Some(now);
-            timer::watch(Weak::clone(&self.this), now + limit);
+            self.watch(now + limit);
         }
+    }
+
+    /// Has the timer look at it then.
+    pub(super) fn watch(&self, due: Instant) {
+        timer::watch(Weak::clone(&self.this), due);
     }
 }
 
@@ -466,7 +488,11 @@ impl PendingSource for Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // Nobody waits any more who could be told otherwise.
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).blocks = 0;
         self.give_up();
+        if self.options.max_wait.is_some() {
+            timer::forget(&self.this);
+        }
         if self.only_records {
             recording::note_dropped();
         }

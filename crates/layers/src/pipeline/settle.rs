@@ -1,12 +1,17 @@
 //! Running waiting operations before an access that isn't a call: recorded draws before a device's random state is
 //! read or set, and readers of a memory before it is lent to another library, which may write to it unseen.
+//!
+//! And what pipelines keep of a memory, for those who ask whether somebody else reads it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use keyfold_core::Result;
+use keyfold_dispatch::Value as _;
 use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, before_lending};
 
+use super::operation::for_each_tensor;
+use super::sequence::Matched;
 use super::session::Session;
 
 /// The pipelines that exist.
@@ -49,6 +54,33 @@ fn settle_random() -> Result<()> {
         !session.only_records || here.as_ref().is_some_and(|here| Arc::ptr_eq(here, session))
     };
     runnable(&sessions).filter(concerns).try_for_each(|session| session.settle_random())
+}
+
+/// Returns the number of references to a tensor's memory that pipelines keep: arguments of calls that wait, which
+/// run before a write that is made now, and of calls that failed. A program can't reach the memory through them.
+pub(crate) fn shares_held_by_pipelines(tensor: &Tensor) -> usize {
+    sessions().iter().map(|session| session.shares_of(tensor)).sum()
+}
+
+impl Session {
+    fn shares_of(&self, tensor: &Tensor) -> usize {
+        let mut shares = 0;
+        let mut add =
+            |kept: &Tensor| shares += usize::from(kept.buffer().shares_with(tensor.buffer()));
+        let state = self.lock_as_is();
+        for operation in state.waiting.iter() {
+            let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+            args.iter().for_each(|arg| for_each_tensor(arg.as_ref(), &mut add));
+        }
+        let matched = state.matched.iter().chain(state.replayed.as_deref());
+        matched.flat_map(Matched::inputs).for_each(&mut add);
+        let mut failed: Vec<_> = state.unreported.iter().chain(&state.last_failure).collect();
+        failed.dedup_by_key(|failure| Arc::as_ptr(failure));
+        for constant in failed.iter().flat_map(|failure| failure.graph.constants()) {
+            for_each_tensor(constant.value.as_ref(), &mut add);
+        }
+        shares
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,12 @@ fn lock() -> MutexGuard<'static, Timer> {
 /// session locked.
 pub(super) fn watch(session: Weak<Session>, due: Instant) {
     let mut timer = lock();
-    timer.watched.push(Watched { session, due });
+    // One entry is enough: where earlier operations have run by then, the thread is told of later ones.
+    let is_known = timer.watched.iter().any(|watched| watched.session.ptr_eq(&session));
+    let is_first = !is_known && timer.watched.iter().all(|watched| due < watched.due);
+    if !is_known {
+        timer.watched.push(Watched { session, due });
+    }
     let process = std::process::id();
     if timer.thread_of != Some(process) {
         let thread = std::thread::Builder::new().name("keyfold pipelines".to_owned());
@@ -35,7 +40,14 @@ pub(super) fn watch(session: Weak<Session>, due: Instant) {
         timer.thread_of = thread.spawn(run).is_ok().then_some(process);
     }
     drop(timer);
-    CHANGED.notify_one();
+    if is_first {
+        CHANGED.notify_one();
+    }
+}
+
+/// Watches a session no longer, which is dropped.
+pub(super) fn forget(session: &Weak<Session>) {
+    lock().watched.retain(|watched| !watched.session.ptr_eq(session));
 }
 
 fn run() {
@@ -60,5 +72,31 @@ fn run() {
             }
             None => CHANGED.wait(timer).unwrap_or_else(PoisonError::into_inner),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::session::Options;
+    use super::*;
+
+    #[test]
+    fn a_pipeline_is_watched_once_and_not_after_its_end() {
+        let max_wait = Some(Duration::from_secs(1000));
+        let session = Session::new(Options { max_wait, ..Options::default() }).unwrap();
+        let place = Arc::as_ptr(&session);
+        let count = || {
+            let is_it = |one: &&Watched| std::ptr::eq(one.session.as_ptr(), place);
+            lock().watched.iter().filter(is_it).count()
+        };
+        for _ in 0..3 {
+            session.watch(Instant::now() + Duration::from_secs(1000));
+        }
+        assert_eq!(count(), 1);
+        drop(session);
+        assert_eq!(count(), 0);
     }
 }

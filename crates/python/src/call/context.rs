@@ -16,6 +16,8 @@ use pyo3::types::PyDict;
 static USED: AtomicBool = AtomicBool::new(false);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// No guards: the variable's default.
+static NONE: PyOnceLock<Py<PyLocalKeys>> = PyOnceLock::new();
 
 /// The changes of an open guard.
 #[derive(Clone)]
@@ -42,21 +44,20 @@ struct PyLocalKeys {
     exclude: DispatchKeySet,
     /// The local data of the open guards, outermost first.
     data: Vec<LocalData>,
-    /// The guards as they were before the last one was opened.
-    before: Option<Py<PyLocalKeys>>,
+}
+
+fn none(py: Python<'_>) -> PyResult<&Bound<'_, PyLocalKeys>> {
+    let none = NONE.get_or_try_init(py, || {
+        let (include, exclude) = (DispatchKeySet::EMPTY, DispatchKeySet::EMPTY);
+        Py::new(py, PyLocalKeys { open: Vec::new(), include, exclude, data: Vec::new() })
+    })?;
+    Ok(none.bind(py))
 }
 
 fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     let variable = VARIABLE.get_or_try_init(py, || {
-        let empty = PyLocalKeys {
-            open: Vec::new(),
-            include: DispatchKeySet::EMPTY,
-            exclude: DispatchKeySet::EMPTY,
-            data: Vec::new(),
-            before: None,
-        };
         let options = PyDict::new(py);
-        options.set_item("default", Bound::new(py, empty)?)?;
+        options.set_item("default", none(py)?)?;
         let class = py.import("contextvars")?.getattr("ContextVar")?;
         Ok::<_, PyErr>(class.call(("keyfold_local_keys",), Some(&options))?.unbind())
     })?;
@@ -101,14 +102,16 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
     Ok(variable(py)?.call_method0("get")?.cast_into::<PyLocalKeys>()?)
 }
 
-/// Makes guards the running context's. `before` is what they were before the last one was opened, if that is known.
-fn set(py: Python<'_>, open: Vec<Open>, before: Option<Py<PyLocalKeys>>) -> PyResult<()> {
+fn set(py: Python<'_>, open: Vec<Open>) -> PyResult<()> {
+    if open.is_empty() {
+        return store(py, none(py)?);
+    }
     let changes = || open.iter().map(|guard| &guard.changes);
     let include = changes().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.include);
     let exclude =
         changes().fold(DispatchKeySet::EMPTY, |set, guard| (set - guard.restore) | guard.exclude);
     let data = changes().filter_map(|guard| guard.data.clone()).collect();
-    store(py, &Bound::new(py, PyLocalKeys { open, include, exclude, data, before })?)
+    store(py, &Bound::new(py, PyLocalKeys { open, include, exclude, data })?)
 }
 
 #[cfg(not(feature = "abi3"))]
@@ -128,10 +131,9 @@ fn store(py: Python<'_>, value: &Bound<'_, PyLocalKeys>) -> PyResult<()> {
 pub(crate) fn open(py: Python<'_>, changes: Changes) -> PyResult<u64> {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     USED.store(true, Ordering::Relaxed);
-    let before = current(py)?;
-    let mut open = before.get().open.clone();
+    let mut open = current(py)?.get().open.clone();
     open.push(Open { id, changes });
-    set(py, open, Some(before.unbind()))?;
+    set(py, open)?;
     Ok(id)
 }
 
@@ -144,18 +146,11 @@ pub(crate) fn last_open(py: Python<'_>, ids: &[u64]) -> PyResult<Option<u64>> {
 
 /// Closes a guard in the running context, and gives how many are open there that were opened later.
 pub(crate) fn close(py: Python<'_>, id: u64) -> PyResult<usize> {
-    let current = current(py)?;
-    let PyLocalKeys { open, before, .. } = current.get();
+    let mut open = current(py)?.get().open.clone();
     let Some(at) = open.iter().position(|guard| guard.id == id) else { return Ok(0) };
-    let later = open.len() - at - 1;
-    match before {
-        Some(before) if later == 0 => store(py, before.bind(py))?,
-        _ => {
-            let mut open = open.clone();
-            open.remove(at);
-            set(py, open, None)?;
-        }
-    }
+    open.remove(at);
+    let later = open.len() - at;
+    set(py, open)?;
     Ok(later)
 }
 

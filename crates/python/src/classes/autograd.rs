@@ -356,7 +356,7 @@ pub(crate) fn _call_recorded<'py>(
     drop(recording);
     let closed = guard.exit(py);
     let result = result?;
-    closed.map(|()| result)
+    closed.py(py).map(|()| result)
 }
 
 /// Whether a function that `grad` differentiates is running here: another `grad` inside it must be

@@ -7,13 +7,13 @@
 use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use keyfold_core::ErrorKind;
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKeySet, LocalData};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::call::context::{self, Changes};
-use crate::marshal::errors::error;
+use crate::marshal::errors::{IntoPyResult, from_pyerr};
 use crate::marshal::keys::{keyset_from_all, removed_from_all};
 
 /// A context manager that includes or excludes keys for the calls inside its block.
@@ -68,6 +68,12 @@ impl PyGuard {
         !self.entered().is_empty()
     }
 
+    /// Whether it is open in the running context.
+    pub(crate) fn is_open_here(&self, py: Python<'_>) -> PyResult<bool> {
+        let entered = self.entered().clone();
+        Ok(context::last_open(py, &entered)?.is_some())
+    }
+
     /// Opens it in the running context.
     pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
         let id = context::open(py, self.changes.clone())?;
@@ -79,20 +85,16 @@ impl PyGuard {
     ///
     /// # Errors
     /// [`ErrorKind::Guard`] if it isn't open here, or guards opened later are; those stay open.
-    pub(crate) fn exit(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn exit(&self, py: Python<'_>) -> Result<()> {
         // A copy: Python code may run below, and another thread may then want the lock.
         let entered = self.entered().clone();
         if entered.is_empty() {
-            return Err(error(
-                py,
-                ErrorKind::Guard,
-                format!("{self:?} was closed without being entered"),
-            ));
+            let message = format!("{self:?} was closed without being entered");
+            return Err(Error::new(ErrorKind::Guard, message));
         }
         // One object may be open in several threads and tasks: the last that is open here.
-        let Some(id) = context::last_open(py, &entered)? else {
-            return Err(error(
-                py,
+        let Some(id) = context::last_open(py, &entered).map_err(from_pyerr)? else {
+            return Err(Error::new(
                 ErrorKind::Guard,
                 format!(
                     "{self:?} was closed on another thread or in another context than it was \
@@ -101,10 +103,9 @@ impl PyGuard {
             ));
         };
         self.entered().retain(|other| *other != id);
-        let later = context::close(py, id)?;
+        let later = context::close(py, id).map_err(from_pyerr)?;
         if later > 0 {
-            return Err(error(
-                py,
+            return Err(Error::new(
                 ErrorKind::Guard,
                 format!(
                     "{self:?} was closed out of order: {later} entered after it still open; \
@@ -125,7 +126,7 @@ impl PyGuard {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.exit(py)
+        self.exit(py).py(py)
     }
 
     /// Whether it is open, somewhere.

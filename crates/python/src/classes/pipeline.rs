@@ -32,6 +32,30 @@ impl PyPipeline {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes the block that ends here: the last one that was opened in the running context, since other threads and
+    /// tasks may have blocks of this object, too. Where none was, the last one of all.
+    fn take_open(&self, py: Python<'_>) -> PyResult<Option<(Arc<Session>, Arc<PyGuard>)>> {
+        let guards: Vec<_> = {
+            let mut open = self.open();
+            if open.len() < 2 {
+                return Ok(open.pop());
+            }
+            open.iter().map(|(_, guard)| Arc::clone(guard)).collect()
+        };
+        // Without the lock: Python code may run, and another thread may then want it.
+        let mut ends = guards.last();
+        for guard in guards.iter().rev() {
+            if guard.is_open_here(py)? {
+                ends = Some(guard);
+                break;
+            }
+        }
+        let Some(ends) = ends else { return Ok(None) };
+        let mut open = self.open();
+        let at = open.iter().rposition(|(_, guard)| Arc::ptr_eq(guard, ends));
+        Ok(at.map(|at| open.remove(at)))
+    }
+
     /// The session that it records in: another block's, where it joined one.
     fn recorded_in(&self) -> Arc<Session> {
         self.open().last().map_or_else(|| Arc::clone(&self.session), |open| Arc::clone(&open.0))
@@ -89,7 +113,7 @@ impl PyPipeline {
     #[pyo3(signature = (*exception))]
     fn __exit__(&self, exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         let py = exception.py();
-        let Some((session, guard)) = self.open().pop() else {
+        let Some((session, guard)) = self.take_open(py)? else {
             let message = "this pipeline was closed without being open";
             return Err(error(py, ErrorKind::Guard, message.to_owned()));
         };
@@ -99,13 +123,14 @@ impl PyPipeline {
         let ended = detached(py, || session.close(ending));
         let closed = guard.exit(py);
         let Some(raised) = raised else {
-            return ended.py(py).and(closed);
+            return ended.and(closed).py(py);
         };
         // The block's own exception is the one that is raised.
-        let also = ended.err().map(|error| error.message().to_owned());
-        let also = also.or_else(|| closed.err().map(|error| error.to_string()));
-        if let Some(also) = also {
-            add_text(&raised, &format!("also, when the pipeline's block ended: {also}"));
+        if let Err(also) = ended.and(closed) {
+            add_text(
+                &raised,
+                &format!("also, when the pipeline's block ended: {}", also.message()),
+            );
         }
         Ok(())
     }

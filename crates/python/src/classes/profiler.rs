@@ -73,7 +73,7 @@ impl PyProfileSession {
             *self.guard() = None;
             self.session.close();
         }
-        closed
+        closed.py(py)
     }
 
     /// Return a block in which this thread's calls are recorded, too.
@@ -249,7 +249,7 @@ impl PyProfileRange {
                 Some(range) if failed => range.fail(),
                 range => drop(range),
             }
-            return closed;
+            return closed.py(py);
         }
         let mut entered = self.entered();
         let Some(at) = entered.iter().position(Option::is_none) else {

@@ -147,18 +147,26 @@ impl Session {
         value: &mut Result<Value>,
     ) -> Followed {
         let mut state = self.lock_as_is();
+        if !self.is_open() {
+            return Err(Mismatch::Call);
+        }
         if state.matched.is_none() {
             // Loops begin alike each time: the first call needn't become an operation to find its sequence.
-            let last = || {
-                table::last_replayed()
-                    .filter(|last| last.calls.first().is_some_and(|first| call.is(first)))
-            };
-            self.begin(&mut state, last);
+            self.begin(&mut state, || table::beginning_as_last(|first| call.is(first)));
         }
         let matched = state.matched.as_mut().ok_or(Mismatch::Call)?;
-        matched.follow(call, copies, copied)?;
+        if let Err(mismatch) = matched.follow(call, copies, copied) {
+            if matched.len() == 0 && mismatch == Mismatch::Call {
+                state.forget_matched();
+            }
+            return Err(mismatch);
+        }
         let (at, index) = (matched.len(), matched.first + matched.len());
         let Matched { sequence, results, copied, .. } = matched;
+        if at == 0 {
+            results.reserve(sequence.results.len());
+            matched.sites.reserve(sequence.calls.len());
+        }
         let form = &sequence.calls[at].form;
         let keep = |memory| results.push(memory);
         let bytes = copied.last().filter(|(call, _)| *call == at).map_or(0, |(_, bytes)| *bytes);
@@ -200,13 +208,12 @@ fn copies_of(session: &Session, args: &[ValueRef<'_>]) -> Option<Vec<Copy>> {
 
 impl Matched {
     fn new(sequence: Arc<Sequence>, first: usize) -> Matched {
-        let count = sequence.calls.len();
         Matched {
             replaced: Vec::new(),
             first,
             inputs: Vec::new(),
-            results: Vec::with_capacity(sequence.results.len()),
-            sites: Vec::with_capacity(count),
+            results: Vec::new(),
+            sites: Vec::new(),
             copied: Vec::new(),
             bytes: 0,
             sequence,

@@ -119,6 +119,11 @@ impl Matched {
         self.sites.len()
     }
 
+    /// Returns the tensors that no call has made.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = &Tensor> {
+        self.inputs.iter().map(|input| &input.tensor)
+    }
+
     /// Goes on with another sequence, which agrees so far.
     fn change(&mut self, other: Arc<Sequence>) {
         self.replaced.push(std::mem::replace(&mut self.sequence, other));

@@ -65,10 +65,8 @@ impl Session {
                 is_interrupt.then_some(Err(error))
             }
         };
-        let is_done = matches!(outcome, Some(Ok(())));
-        self.matches.store(is_done && state.waiting.len() == 0, Ordering::Relaxed);
         drop(state);
-        if is_done {
+        if matches!(outcome, Some(Ok(()))) {
             table::note_replay(&matched.sequence);
         }
         // Without the lock, since large memory is given back.
@@ -82,9 +80,7 @@ impl Session {
     pub(in crate::pipeline) fn leave_sequence(&self, state: &mut State) {
         self.matches.store(false, Ordering::Relaxed);
         if let Some(matched) = state.matched.take() {
-            // A program may begin otherwise than the last one without being another one's.
-            let is_left = matched.len() > 0;
-            matched.sequence.mismatches.fetch_add(is_left.into(), Ordering::Relaxed);
+            matched.sequence.mismatches.fetch_add(1, Ordering::Relaxed);
             matched.become_operations(self, state);
         }
         if state.replayed.is_some()
@@ -101,6 +97,15 @@ impl Session {
         matched.sequence.mismatches.fetch_add(1, Ordering::Relaxed);
         matched.become_operations(self, state);
         state.waiting.append(later);
+    }
+}
+
+impl State {
+    /// Drops a sequence of which no call was made.
+    pub(super) fn forget_matched(&mut self) {
+        if let Some(Matched { sequence, replaced, .. }) = self.matched.take() {
+            self.outdated.extend(replaced.into_iter().chain([sequence]).map(|one| one as Outdated));
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use super::Sequence;
+use super::{Call, Sequence};
 use crate::pipeline::known::CallForm;
 
 /// The most entries. The one that was used least recently goes first.
@@ -61,11 +61,11 @@ struct Known {
     /// The number of flushes so far.
     time: u64,
     /// The entry of the sequence that was replayed last.
-    last: u64,
+    last: Option<u64>,
 }
 
 static KNOWN: Mutex<Known> =
-    Mutex::new(Known { entries: FxHashMap::with_hasher(FxBuildHasher), time: 0, last: 0 });
+    Mutex::new(Known { entries: FxHashMap::with_hasher(FxBuildHasher), time: 0, last: None });
 
 /// While another thread looks, nothing is known.
 fn known() -> Option<MutexGuard<'static, Known>> {
@@ -139,11 +139,12 @@ pub(super) fn beginning_with(form: &CallForm) -> Option<Arc<Sequence>> {
     entry.sequences.iter().find(|one| !one.is_outdated()).cloned()
 }
 
-/// Returns the sequence that was replayed last.
-pub(super) fn last_replayed() -> Option<Arc<Sequence>> {
+/// Returns a sequence that begins as the one that was replayed last does, if its first call fits.
+pub(super) fn beginning_as_last(fits: impl Fn(&Call) -> bool) -> Option<Arc<Sequence>> {
     let known = known()?;
-    let last = known.entries.get(&known.last)?.sequences.first()?;
-    (!last.is_outdated()).then(|| Arc::clone(last))
+    let entry = known.entries.get(known.last.as_ref()?)?;
+    let begins = |one: &&Arc<Sequence>| one.calls.first().is_some_and(&fits) && !one.is_outdated();
+    entry.sequences.iter().find(begins).cloned()
 }
 
 /// Returns another sequence that agrees with the first calls of one. `may_fit` is asked before its calls are compared,
@@ -172,7 +173,7 @@ pub(super) fn note_replay(sequence: &Arc<Sequence>) {
     if let Some(first) = sequence.first()
         && let Some(mut known) = known()
     {
-        known.last = first;
+        known.last = Some(first);
         if let Some(entry) = known.used(first)
             && let Some(at) = entry.sequences.iter().position(|one| Arc::ptr_eq(one, sequence))
         {
