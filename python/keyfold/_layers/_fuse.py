@@ -7,7 +7,7 @@ import gc
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -32,6 +32,10 @@ _CONSTANTS = frozenset(
 )
 
 
+# Arguments that one recording can't stand for: what they hold isn't seen.
+_CHANGING = (Iterator, MutableMapping, MutableSequence, MutableSet)
+
+
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, _core.Tensor | np.ndarray)
 
@@ -43,7 +47,7 @@ def _key(spec: Spec) -> Any:
     if "list" in spec:
         return ("list", *map(_key, spec["list"]))
     if "dict" in spec:
-        return ("dict", *((key, _key(item)) for key, item in spec["dict"]))
+        return ("dict", *((type(key), key, _key(item)) for key, item in spec["dict"]))
     return None
 
 
@@ -87,10 +91,12 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
     code. Results are those of the function, bit for bit.
 
     A recording is made anew when a kernel is registered or removed, when a global or enclosing
-    variable that the function reads is another object, and when nobody else holds a tensor any
-    more that it uses besides its arguments. Attributes of objects and items of containers aren't
-    watched: give what changes as an argument. keyfold's operators read arrays besides the arguments
-    at each call; what is computed otherwise, as by NumPy or Python, stays as it was recorded.
+    variable that the function reads is another object, and when a tensor that it uses besides its
+    arguments is held by nobody else any more, or is made to require gradients. Attributes of
+    objects and items of containers aren't watched, nor are functions that the function reaches
+    through them or through operators: give what changes as an argument. keyfold's operators read
+    arrays besides the arguments at each call; what is computed otherwise, as by NumPy or Python,
+    stays as it was recorded.
 
     While the function is recorded, NumPy arrays among its arguments are `keyfold.Tensor`s, so that
     `x ** 2` is keyfold's power. Results are NumPy arrays if all arrays among the arguments are.
@@ -100,7 +106,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
     can't be recorded, since it reads elements, branches on them, writes to memory that it wasn't
     given, assigns attributes, globals or enclosing variables, changes a list or dict that it was
     given, keeps a tensor in another one, or returns objects other than arrays and numbers, runs as
-    it is; `explain()` says so.
+    it is; `explain()` says so. So does one that is given an iterator, a set or another collection
+    that may change, besides lists and dicts.
 
     Args:
         f: the function. Its arguments and results are arrays (keyfold's or NumPy's) and other
@@ -154,7 +161,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         found: list[tuple[str, Any]] = []
         spec = take_apart((args, kwargs), "", found, lambda leaf: not _is_tree(leaf), "input")
         leaves = tuple(leaf for _, leaf in found)
-        is_plain = not kwargs and len(leaves) == len(args)
+        is_plain = not kwargs and all("input" in one for one in spec["tuple"][0]["tuple"])
         key = None if is_plain else _key(spec)
         mode = _core._fuse_mode(list(leaves))
         if mode == "replay":
@@ -193,6 +200,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             return effect
         if inspect.iscoroutinefunction(self._f):
             return "it is a coroutine function"
+        if any(isinstance(leaf, _CHANGING) and not _is_array(leaf) for leaf in leaves):
+            return "an argument is an iterator, or a collection that may change"
         read = [value for _, _, value in reads]
         before = [(one, one.copy()) for one in containers([*read, *arguments])]
         placeholders: list[_core.Tensor] = []
@@ -206,7 +215,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             args, kwargs = put_together(spec, "input", given)
             with recorder.guard():
                 result = self._f(*args, **kwargs)
-            if take_back(before):
+            if take_back(before, recorder):
                 return "it keeps a tensor in a list or dict"
             if not _is_as_given((args, kwargs), spec, given):
                 return "it changes a list or dict among its arguments"
@@ -221,11 +230,13 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
                 return f"a result is a {type(other).__name__}"
             if any(output.requires_grad for output in tensors):
                 return "a result requires gradients"
+            if any(placeholder.requires_grad for placeholder in placeholders):
+                return "an argument that it writes to requires gradients"
             del result
             recording = recorder.finish(leaves, placeholders, tensors, reads)
         except Exception as error:
             # A call without the recording raises the function's own errors.
-            take_back(before)
+            take_back(before, recorder)
             return recorder.refused() or f"it raised {type(error).__name__}"
         return _Recorded(recording, arranged)
 

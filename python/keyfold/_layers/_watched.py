@@ -148,23 +148,23 @@ def _attributes(value: Any) -> list[Any]:
     return list(own.values()) if type(own) is dict else []
 
 
-def take_back(before: list[tuple[Any, Any]]) -> bool:
-    """Remove tensors of a recording from lists and dicts that had other items before.
+def take_back(before: list[tuple[Any, Any]], recorder: _core._Recorder) -> bool:
+    """Remove a recorder's tensors from lists and dicts that had other items before.
 
     Returns whether there were any.
     """
     found = False
     for container, old in before:
         items = container.items() if isinstance(container, dict) else enumerate(container)
-        known = set(map(id, old.values() if isinstance(old, dict) else old))
-        recorded = [
-            at
-            for at, item in list(items)
-            if isinstance(item, _core.Tensor) and item.is_pending and id(item) not in known
-        ]
+        recorded = [at for at, item in list(items) if recorder.made(item)]
         found = found or bool(recorded)
         if recorded and isinstance(container, list):
-            container[:] = old
+            # Another thread may have changed the others.
+            if len(container) == len(old):
+                for at in recorded:
+                    container[at] = old[at]
+            else:
+                container[:] = [item for item in container if not recorder.made(item)]
         elif recorded:
             kept = {at: old[at] for at in recorded if at in old}
             for at in recorded:

@@ -20,7 +20,7 @@ use super::level::{Level, any_level_opened};
 use super::node::{TensorMeta, edge_of};
 use super::tangent::{Forward, Pushforward, Tangents, is_differentiable, registered};
 use crate::aten;
-use crate::pipeline::shares_held_by_pipelines;
+use crate::pipeline::{run_waiting, shares_held_by_pipelines};
 use crate::tracer::shares_held_by_traces;
 
 type Context<'c> = CallContext<'c, Value>;
@@ -362,21 +362,27 @@ impl Drop for LoweredTarget {
 /// Returns whether a write to a tensor without a tangent and without a node would change the elements of
 /// another tensor that has neither. The innermost level decides it for all levels: at the outer ones the
 /// target and its lowered copies share the memory, and the target has a tangent that detects the write.
-pub(super) fn shares_memory_with_others(target: &Tensor) -> bool {
+///
+/// # Errors
+/// An interrupt.
+pub(super) fn shares_memory_with_others(target: &Tensor) -> Result<bool> {
     let buffer = target.buffer();
+    let mut has_run = false;
     loop {
         let shares = buffer.shares();
         if shares == 1 || LOWERED_TARGET.get() == buffer.identity() {
-            return false;
+            return Ok(false);
         }
         let held = shares_held_by_traces(target) + shares_held_by_pipelines(target);
         if shares <= 1 + held {
-            return false;
+            return Ok(false);
         }
-        // What waited may have run meanwhile, on another thread.
-        if buffer.shares() == shares {
-            return true;
+        // What waited may have run meanwhile, on another thread; and graphs of waiting calls' arguments, which
+        // aren't counted, may have references.
+        if buffer.shares() == shares && (has_run || !run_waiting()?) {
+            return Ok(true);
         }
+        has_run = true;
     }
 }
 
@@ -406,7 +412,7 @@ fn write(
              with keyfold.where or concat, or write to a copy (clone())",
         ));
     }
-    if dual_of(target).is_none() && shares_memory_with_others(target) {
+    if dual_of(target).is_none() && shares_memory_with_others(target)? {
         return Err(refuse(
             "has no tangent and shares its memory with other tensors, whose tangents wouldn't follow \
              the write; write before the views are taken, or to a copy (clone())",

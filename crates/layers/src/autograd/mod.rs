@@ -115,6 +115,9 @@ pub fn set_requires_grad(tensor: &Tensor, requires_grad: bool) -> Result<()> {
         };
         return dual::set_edge(tensor, edge);
     }
+    if tensor.requires_grad() != requires_grad {
+        crate::pipeline::note_requires_grad(tensor);
+    }
     tensor.set_requires_grad(requires_grad)?;
     edge_of(tensor).map(drop)
 }

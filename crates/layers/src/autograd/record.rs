@@ -183,7 +183,7 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
              write under no_grad(), or to a copy (clone())",
         ));
     }
-    if !target.requires_grad() && shares_memory_with_others(target) {
+    if !target.requires_grad() && shares_memory_with_others(target)? {
         return Err(refuse(
             "doesn't require grad and shares its memory with other tensors, whose gradients would \
              ignore the write; write before the views are taken, or to a copy (clone())",

@@ -75,6 +75,7 @@ pub use failure::Failure;
 pub use fusion::BackendKernel;
 pub use host::{Host, ProgramPlace, Site, set_host};
 pub use operation::for_each_tensor;
+pub(crate) use recording::note_requires_grad;
 pub use recording::{Recording, check_readable, is_recording};
 pub use session::{AtOnce, Ending, Options, Session, Statistics, as_data};
 pub(crate) use settle::shares_held_by_pipelines;
@@ -109,6 +110,17 @@ pub fn kernel(infer: Arc<Infer>) -> Kernel<Value> {
 /// As [`Session::flush`].
 pub fn flush() -> Result<()> {
     Session::current().map_or(Ok(()), |session| session.flush())
+}
+
+/// Runs what waits in the pipeline that is open here, and keeps failures for later. Returns whether anything waited.
+///
+/// # Errors
+/// An interrupt.
+pub(crate) fn run_waiting() -> Result<bool> {
+    match Session::current().filter(|session| !session.only_records && !session.is_run_here()) {
+        Some(session) if session.pending_count() > 0 => session.run_all().map(|()| true),
+        _ => Ok(false),
+    }
 }
 
 /// Runs what waits in the pipeline that is open here, if its option says that a backward pass does.

@@ -25,8 +25,7 @@ impl Drop for Turn<'_> {
         if state.turns == 0 {
             state.runner = None;
             let is_awaited = state.awaiting > 0;
-            // Its block was left by an interrupt while this thread ran a part of what waits.
-            let is_left = !self.session.is_open() && state.waiting.len() > 0;
+            let gives_up = std::mem::take(&mut state.gives_up);
             self.session.matches.store(state.is_idle(), Ordering::Relaxed);
             self.session.runs.store(false, Ordering::Relaxed);
             let is_unused = |_: &_, copy: &mut Tensor| copy.buffer().shares() == 1;
@@ -37,7 +36,7 @@ impl Drop for Turn<'_> {
             }
             // Without the lock, since large memory is given back.
             drop(unused);
-            if is_left {
+            if gives_up {
                 self.session.give_up();
             }
         }

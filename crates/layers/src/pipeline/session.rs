@@ -181,6 +181,8 @@ pub(super) struct State {
     pub(super) lending: Vec<usize>,
     /// Whether a part of what waits runs.
     pub(super) is_part: bool,
+    /// Whether the thread that runs operations gives up what waits when it ends.
+    pub(super) gives_up: bool,
     pub(super) turns: usize,
     /// The threads that wait for the one that runs operations.
     pub(super) awaiting: usize,
@@ -360,7 +362,11 @@ impl Session {
         };
         let (left, _copies, _outdated): (Vec<Arc<Operation>>, Copies, Vec<_>) = {
             let mut state = self.lock();
-            if state.runner.is_some() || state.blocks > 0 {
+            if state.blocks > 0 {
+                return;
+            }
+            state.gives_up = state.runner.is_some();
+            if state.gives_up {
                 return;
             }
             let left = std::mem::take(&mut state.waiting);
@@ -457,12 +463,10 @@ impl Session {
 
     /// Starts the clock of the limit of time, if that is the first operation that waits.
     pub(super) fn start_clock(&self, state: &mut State) {
-        if let Some(limit) = self.options.max_wait
-            && state.oldest.is_none()
-        {
-            let now = Instant::now();
-            state.oldest = Some(now);
-            self.watch(now + limit);
+        let Some(limit) = self.options.max_wait else { return };
+        if state.oldest.is_none() || !timer::is_of_this_process() {
+            let oldest = *state.oldest.get_or_insert_with(Instant::now);
+            self.watch(oldest + limit);
         }
     }
 

@@ -11,6 +11,7 @@ use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, before_lending};
 
 use super::operation::for_each_tensor;
+use super::recording;
 use super::sequence::Matched;
 use super::session::Session;
 
@@ -47,26 +48,27 @@ fn settle_memory(tensor: &Tensor) -> Result<()> {
 
 /// Runs the recorded draws of all pipelines.
 fn settle_random() -> Result<()> {
+    if let Some(recorder) = Session::current().filter(|session| session.only_records) {
+        return Err(recorder.refuse("it reads or sets the random state"));
+    }
     let sessions = sessions();
-    let here = Session::current();
-    // A recorder runs nothing; only the program that it records is refused.
-    let concerns = |session: &&Arc<Session>| {
-        !session.only_records || here.as_ref().is_some_and(|here| Arc::ptr_eq(here, session))
-    };
-    runnable(&sessions).filter(concerns).try_for_each(|session| session.settle_random())
+    let mut running = runnable(&sessions).filter(|session| !session.only_records);
+    running.try_for_each(|session| session.settle_random())
 }
 
 /// Returns the number of references to a tensor's memory that pipelines keep: arguments of calls that wait, which
-/// run before a write that is made now, and of calls that failed. A program can't reach the memory through them.
+/// run before a write that is made now, of calls that failed, and of recordings, which read what is there when they are
+/// replayed. A program can't reach the memory through them.
 pub(crate) fn shares_held_by_pipelines(tensor: &Tensor) -> usize {
-    sessions().iter().map(|session| session.shares_of(tensor)).sum()
+    let waiting: usize = sessions().iter().map(|session| session.shares_of(tensor)).sum();
+    waiting + recording::shares_held_by_recordings(tensor)
 }
 
 impl Session {
     fn shares_of(&self, tensor: &Tensor) -> usize {
         let mut shares = 0;
         let mut add =
-            |kept: &Tensor| shares += usize::from(kept.buffer().shares_with(tensor.buffer()));
+            |kept: &Tensor| shares += usize::from(kept.buffer().is_same_memory(tensor.buffer()));
         let state = self.lock_as_is();
         for operation in state.waiting.iter() {
             let args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,6 @@
 //! The limit of time: one thread for all pipelines runs what has waited too long.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -10,36 +11,37 @@ struct Watched {
     due: Instant,
 }
 
-struct Timer {
-    watched: Vec<Watched>,
-    /// The process whose thread waits; a child of fork starts its own.
-    thread_of: Option<u32>,
+static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+static CHANGED: Condvar = Condvar::new();
+/// The process whose thread waits, 0 for none; a child of fork starts its own.
+static THREAD_OF: AtomicU32 = AtomicU32::new(0);
+
+/// Returns whether this process has the thread that waits.
+pub(super) fn is_of_this_process() -> bool {
+    THREAD_OF.load(Ordering::Relaxed) == std::process::id()
 }
 
-static TIMER: Mutex<Timer> = Mutex::new(Timer { watched: Vec::new(), thread_of: None });
-static CHANGED: Condvar = Condvar::new();
-
-fn lock() -> MutexGuard<'static, Timer> {
-    TIMER.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Vec<Watched>> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has a session's waiting operations run at that time, unless they ran before. Called with the
 /// session locked.
 pub(super) fn watch(session: Weak<Session>, due: Instant) {
-    let mut timer = lock();
+    let mut all = lock();
     // One entry is enough: where earlier operations have run by then, the thread is told of later ones.
-    let is_known = timer.watched.iter().any(|watched| watched.session.ptr_eq(&session));
-    let is_first = !is_known && timer.watched.iter().all(|watched| due < watched.due);
+    let is_known = all.iter().any(|watched| watched.session.ptr_eq(&session));
+    let is_first = !is_known && all.iter().all(|watched| due < watched.due);
     if !is_known {
-        timer.watched.push(Watched { session, due });
+        all.push(Watched { session, due });
     }
-    let process = std::process::id();
-    if timer.thread_of != Some(process) {
+    if !is_of_this_process() {
         let thread = std::thread::Builder::new().name("keyfold pipelines".to_owned());
-        // Without a thread, recordings look at the clock.
-        timer.thread_of = thread.spawn(run).is_ok().then_some(process);
+        // Without one, the next recording tries again.
+        let process = if thread.spawn(run).is_ok() { std::process::id() } else { 0 };
+        THREAD_OF.store(process, Ordering::Relaxed);
     }
-    drop(timer);
+    drop(all);
     if is_first {
         CHANGED.notify_one();
     }
@@ -47,30 +49,30 @@ pub(super) fn watch(session: Weak<Session>, due: Instant) {
 
 /// Watches a session no longer, which is dropped.
 pub(super) fn forget(session: &Weak<Session>) {
-    lock().watched.retain(|watched| !watched.session.ptr_eq(session));
+    lock().retain(|watched| !watched.session.ptr_eq(session));
 }
 
 fn run() {
-    let mut timer = lock();
+    let mut all = lock();
     loop {
         let now = Instant::now();
         let is_due = |watched: &Watched| watched.due <= now;
-        if let Some(at) = timer.watched.iter().position(is_due) {
-            let watched = timer.watched.swap_remove(at);
-            drop(timer);
+        if let Some(at) = all.iter().position(is_due) {
+            let watched = all.swap_remove(at);
+            drop(all);
             if let Some(session) = watched.session.upgrade() {
                 session.flush_overdue(now);
             }
-            timer = lock();
+            all = lock();
             continue;
         }
-        let next = timer.watched.iter().map(|watched| watched.due).min();
-        timer = match next {
+        let next = all.iter().map(|watched| watched.due).min();
+        all = match next {
             Some(due) => {
                 let wait = due.saturating_duration_since(now);
-                CHANGED.wait_timeout(timer, wait).unwrap_or_else(PoisonError::into_inner).0
+                CHANGED.wait_timeout(all, wait).unwrap_or_else(PoisonError::into_inner).0
             }
-            None => CHANGED.wait(timer).unwrap_or_else(PoisonError::into_inner),
+            None => CHANGED.wait(all).unwrap_or_else(PoisonError::into_inner),
         };
     }
 }
@@ -90,7 +92,7 @@ mod tests {
         let place = Arc::as_ptr(&session);
         let count = || {
             let is_it = |one: &&Watched| std::ptr::eq(one.session.as_ptr(), place);
-            lock().watched.iter().filter(is_it).count()
+            lock().iter().filter(is_it).count()
         };
         for _ in 0..3 {
             session.watch(Instant::now() + Duration::from_secs(1000));

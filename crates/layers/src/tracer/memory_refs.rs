@@ -30,7 +30,7 @@ impl<'t> MemoryRefs<'t> {
 
     fn add_tensor(&mut self, kept: &Tensor) {
         let Some(batch) = batch_of(kept) else {
-            self.found += usize::from(kept.buffer().shares_with(self.of.buffer()));
+            self.found += usize::from(kept.buffer().is_same_memory(self.of.buffer()));
             return;
         };
         let level = self.batches.entry(batch.level).or_default();

@@ -121,6 +121,14 @@ impl PyRecorder {
         PyGuard::layer(Session::keys(), pipeline::as_data(&self.0)).named("fuse()")
     }
 
+    /// Whether an object is a tensor that was made while the calls were recorded.
+    fn made(&self, object: &Any<'_>) -> bool {
+        let is_own = |tensor: &Bound<'_, PyTensor>| {
+            tensor.get().tensor.pending_buffer().is_some_and(|pending| pending.is_of(&*self.0))
+        };
+        object.cast::<PyTensor>().is_ok_and(is_own)
+    }
+
     /// Why the calls can't be recorded, if they can't.
     fn refused(&self) -> Option<String> {
         self.0.refused()

@@ -32,8 +32,11 @@ impl PyPipeline {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the block that ends here: the last one that was opened in the running context, since other threads and
-    /// tasks may have blocks of this object, too. Where none was, the last one of all.
+    /// Takes the block that ends here: the only one, or the last one that was opened in the running context, since
+    /// other threads and tasks may have blocks of this object, too.
+    ///
+    /// Raises:
+    ///     GuardError: several are open, and none was opened here.
     fn take_open(&self, py: Python<'_>) -> PyResult<Option<(Arc<Session>, Arc<PyGuard>)>> {
         let guards: Vec<_> = {
             let mut open = self.open();
@@ -43,17 +46,16 @@ impl PyPipeline {
             open.iter().map(|(_, guard)| Arc::clone(guard)).collect()
         };
         // Without the lock: Python code may run, and another thread may then want it.
-        let mut ends = guards.last();
-        for guard in guards.iter().rev() {
-            if guard.is_open_here(py)? {
-                ends = Some(guard);
-                break;
+        for ends in guards.iter().rev() {
+            if ends.is_open_here(py)? {
+                let mut open = self.open();
+                let at = open.iter().rposition(|(_, guard)| Arc::ptr_eq(guard, ends));
+                return Ok(at.map(|at| open.remove(at)));
             }
         }
-        let Some(ends) = ends else { return Ok(None) };
-        let mut open = self.open();
-        let at = open.iter().rposition(|(_, guard)| Arc::ptr_eq(guard, ends));
-        Ok(at.map(|at| open.remove(at)))
+        let message = "pipeline() was closed on another thread or in another context than it was entered in; close \
+                       it where it was entered";
+        Err(error(py, ErrorKind::Guard, message))
     }
 
     /// The session that it records in: another block's, where it joined one.

@@ -1,11 +1,12 @@
 //! The streams of random numbers, for Python.
 
-use keyfold_core::{Device, ErrorKind};
+use keyfold_core::{Device, ErrorKind, Result};
 use keyfold_tensor::device::memory_of;
 use keyfold_tensor::device::random::{self, State};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
+use crate::call::context::in_context;
 use crate::marshal::dtype::device_from;
 use crate::marshal::errors::{IntoPyResult, error};
 
@@ -24,6 +25,11 @@ fn word(object: &Bound<'_, PyAny>, function: &str, argument: &str) -> PyResult<u
     })
 }
 
+/// Accesses a state in the running context, where a function may be recorded that can't be then.
+fn access<R>(py: Python<'_>, f: impl FnOnce() -> Result<R>) -> PyResult<R> {
+    in_context(py, f)?.py(py)
+}
+
 /// Goes to the start of the random numbers of a seed, on every device, those registered later included.
 ///
 /// `rand`, `randn` and `dropout` draw from the numbers of their device, in whichever thread. Until
@@ -37,7 +43,8 @@ fn word(object: &Bound<'_, PyAny>, function: &str, argument: &str) -> PyResult<u
 #[pyfunction]
 #[pyo3(signature = (seed, /))]
 pub(crate) fn manual_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
-    random::manual_seed(word(seed, "manual_seed", "seed")?).py(seed.py())
+    let word = word(seed, "manual_seed", "seed")?;
+    access(seed.py(), || random::manual_seed(word))
 }
 
 /// Where the CPU's random numbers are: `(seed, offset)`, the blocks of 16 bytes drawn so far.
@@ -45,7 +52,7 @@ pub(crate) fn manual_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
 /// With `set_rng_state` the same numbers can be drawn again. `kf.random.get_state` is for any device.
 #[pyfunction]
 pub(crate) fn get_rng_state(py: Python<'_>) -> PyResult<(u64, u64)> {
-    let State { seed, offset, .. } = random::state(Device::CPU).py(py)?;
+    let State { seed, offset, .. } = access(py, || random::state(Device::CPU))?;
     Ok((seed, offset))
 }
 
@@ -67,7 +74,7 @@ pub(crate) fn set_rng_state(state: &Bound<'_, PyAny>) -> PyResult<()> {
     })?;
     let seed = word(&pair.0, "set_rng_state", "seed")?;
     let offset = word(&pair.1, "set_rng_state", "offset")?;
-    random::set_state(State { device: Device::CPU, seed, offset }).py(state.py())
+    access(state.py(), || random::set_state(State { device: Device::CPU, seed, offset }))
 }
 
 /// Where a device's random numbers are: its name, the seed and the offset.
@@ -77,7 +84,7 @@ pub(crate) fn _random_state(device: &Bound<'_, PyAny>) -> PyResult<(String, u64,
     let py = device.py();
     let device = device_from(device)?;
     memory_of(device).py(py)?;
-    let State { seed, offset, .. } = random::state(device).py(py)?;
+    let State { seed, offset, .. } = access(py, || random::state(device))?;
     Ok((device.to_string(), seed, offset))
 }
 
@@ -94,5 +101,5 @@ pub(crate) fn _set_random_state(
     memory_of(device).py(py)?;
     let seed = word(seed, "random.set_state", "seed")?;
     let offset = word(offset, "random.set_state", "offset")?;
-    random::set_state(State { device, seed, offset }).py(py)
+    access(py, || random::set_state(State { device, seed, offset }))
 }

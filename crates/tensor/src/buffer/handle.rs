@@ -200,11 +200,31 @@ impl BufferHandle {
         }
     }
 
-    /// Returns the number of handles that share the buffer; 1 for a borrowed external object.
+    /// Returns the number of handles that share the buffer; 1 for a borrowed external object. Of a pending buffer
+    /// that was filled, those of what fills it count, too.
     pub fn shares(&self) -> usize {
         match &self.owner {
-            Owner::Shared(buffer) => Arc::strong_count(buffer),
+            Owner::Shared(buffer) => {
+                let filled = self.pending().and_then(PendingBuffer::filled);
+                // One of the references is the pending buffer's own.
+                Arc::strong_count(buffer) + filled.map_or(0, |filled| Arc::strong_count(filled) - 1)
+            }
             Owner::External { .. } => 1,
+        }
+    }
+
+    /// Returns whether both handles are of one memory: as [`shares_with`](Self::shares_with), and a pending buffer
+    /// that was filled is what fills it.
+    pub fn is_same_memory(&self, other: &BufferHandle) -> bool {
+        let are_shared = self.shared().is_some() && other.shared().is_some();
+        are_shared && self.memory_identity() == other.memory_identity()
+    }
+
+    /// As [`identity`](Self::identity); of a pending buffer that was filled, what fills it.
+    pub fn memory_identity(&self) -> usize {
+        match self.pending().and_then(PendingBuffer::filled) {
+            Some(filled) => Arc::as_ptr(filled).cast::<()>().addr(),
+            None => self.identity(),
         }
     }
 

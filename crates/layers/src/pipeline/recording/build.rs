@@ -9,6 +9,7 @@ use keyfold_tensor::{PendingBuffer, Tensor, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::held::HeldMemory;
 use super::operand::{Argument, Operand};
 use super::{Constant, Recording, Step};
 use crate::pipeline::fusion::{self, Plan, Step as Planned, Tiled};
@@ -25,7 +26,8 @@ struct Known {
     count: usize,
     /// The inputs that aren't placeholders: theirs are the first memories.
     inputs: Vec<Tensor>,
-    constants: Vec<Constant>,
+    /// Tensors that aren't inputs, with the number of references that the recording has to their memory.
+    constants: Vec<(Tensor, usize)>,
 }
 
 impl Known {
@@ -67,13 +69,10 @@ impl Known {
             Some(done) => done,
             None => tensor.clone(),
         };
-        let known = |one: &&mut Constant| one.tensor.buffer().shares_with(constant.buffer());
+        let known = |(one, _): &&mut (Tensor, usize)| one.buffer().shares_with(constant.buffer());
         match self.constants.iter_mut().find(known) {
-            Some(known) => known.references += 1,
-            None => {
-                let tensor = constant.clone();
-                self.constants.push(Constant { tensor, references: 2, held: false });
-            }
+            Some((_, references)) => *references += 1,
+            None => self.constants.push((constant.clone(), 2)),
         }
         Ok(Operand::Constant(constant))
     }
@@ -120,7 +119,7 @@ impl Session {
         rest.iter().for_each(|operation| drop(operation.take_args()));
         let mut recording = recording?;
         for constant in &mut recording.constants {
-            constant.held = constant.tensor.buffer().shares() > constant.references;
+            constant.held.note_others(&constant.tensor);
         }
         Ok(recording)
     }
@@ -188,6 +187,9 @@ impl Recording {
         note_last_uses(&mut steps, &mut outputs, known.count);
         let dispatchers = dispatchers_of(operations.iter().map(|one| &*one.operator))?;
         let Known { constants, count: memories, .. } = known;
+        let constant =
+            |(tensor, references)| Constant { held: HeldMemory::new(&tensor, references), tensor };
+        let constants = constants.into_iter().map(constant).collect();
         let (inputs, written, tiled) = (Vec::new(), Vec::new(), AtomicUsize::new(0));
         Ok(Recording {
             inputs,

@@ -23,6 +23,7 @@
 
 mod build;
 mod concurrent;
+mod held;
 mod operand;
 
 use std::cell::OnceCell;
@@ -39,6 +40,9 @@ use super::host::{Watch, is_interrupt};
 use super::operation::{Operation, guarded};
 use super::session::{Options, Session};
 pub(super) use build::dispatchers_of;
+use held::HeldMemory;
+pub(crate) use held::note_requires_grad;
+pub(super) use held::shares_held_by_recordings;
 use operand::{Argument, Memories, Operand};
 
 /// The recorders that exist.
@@ -102,11 +106,9 @@ impl Step {
 
 /// A tensor that the program uses and that isn't an input. A replay reads what is there then.
 struct Constant {
+    /// The recording's references to its memory. Dropped before the memory is.
+    held: HeldMemory,
     tensor: Tensor,
-    /// The references to its memory that the recording has.
-    references: usize,
-    /// Whether somebody else had one when it was recorded.
-    held: bool,
 }
 
 /// A recorded program.
@@ -192,14 +194,12 @@ impl Recording {
     }
 
     /// Returns whether the program would be recorded alike today: no kernel of its operators' dispatchers
-    /// was registered or removed, and no constant is held by the recording alone that somebody else held
-    /// before, who has another one now.
+    /// was registered or removed, and no constant is held by recordings alone that somebody else held
+    /// before, who has another one now, or was made to require gradients since.
     pub fn is_current(&self) -> bool {
         let registered =
             |(dispatcher, known): &(Dispatcher<Value>, u64)| dispatcher.generation() == *known;
-        let same = |constant: &Constant| {
-            !constant.held || constant.tensor.buffer().shares() > constant.references
-        };
+        let same = |constant: &Constant| constant.held.is_current(&constant.tensor);
         self.dispatchers.iter().all(registered) && self.constants.iter().all(same)
     }
 
