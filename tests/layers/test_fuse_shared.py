@@ -178,3 +178,21 @@ def test_a_list_that_another_thread_appends_to_keeps_its_items():
 
     add(np.zeros(3))
     assert [str(item) for item in items[:2]] == [str(kf.ones(3) + 1.0), "note"]
+
+
+class Pair(tuple):
+    """A tuple with a meaning of its own."""
+
+    def __add__(self, other):
+        return self[0] - other
+
+
+def test_tuples_of_other_classes_stay_what_they_are():
+    x, y = ones(3), ones(3) * 2.0
+    add = kf.fuse(lambda pair: pair + y)
+    swap = kf.fuse(lambda a, b: Pair((b * 1.0, a * 1.0)))
+    for _ in range(2):
+        assert add(Pair((x, y))).tolist() == [-1] * 3
+        assert type(swap(x, y)) is Pair
+    assert "a class of its own that is a tuple" in add.explain()
+    assert "a class of its own that is a tuple" in swap.explain()

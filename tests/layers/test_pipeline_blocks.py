@@ -215,3 +215,37 @@ contextvars.copy_context().run(next, other)
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert "panic" not in done.stderr
+
+
+def test_children_of_fork_open_pipelines_while_other_threads_of_the_parent_do():
+    program = """
+import os, signal, threading, time
+import keyfold as kf
+x, stop = kf.asarray([1.0, 2.0, 3.0]), threading.Event()
+def forever():
+    while not stop.is_set():
+        with kf.pipeline(max_wait=0.0003):
+            y = x + 1.0
+threads = [threading.Thread(target=forever) for _ in range(2)]
+for thread in threads:
+    thread.start()
+statuses = []
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        with kf.pipeline(max_wait=0.001):
+            y = x + 1.0
+            while y.is_pending:
+                time.sleep(0.001)
+        os._exit(0 if y.tolist() == [2.0, 3.0, 4.0] else 1)
+    statuses.append(os.waitpid(child, 0)[1])
+stop.set()
+for thread in threads:
+    thread.join()
+print(statuses == [0] * 30)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], timeout=300, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

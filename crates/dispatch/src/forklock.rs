@@ -137,6 +137,22 @@ impl AtFork {
         unsafe { self.register_slowly(before, parent, child) }
     }
 
+    /// As [`AtFork::register`], with handlers that any code may call: the one for the child waits for no other thread
+    /// there, or the child hangs.
+    ///
+    /// # Errors
+    /// As [`AtFork::register`].
+    #[inline]
+    pub fn register_safe(
+        &self,
+        before: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+    ) -> Result<()> {
+        // SAFETY: safe functions, so they may run at any time; a child that waits is no undefined behaviour.
+        unsafe { self.register(before, parent, child) }
+    }
+
     #[cold]
     unsafe fn register_slowly(
         &self,

@@ -554,3 +554,16 @@ fn objects_of_guards_are_dropped_without_the_pipelines_lock() {
     assert_eq!(told.try_recv(), Ok(true));
     assert!(!result.unwrap().is_pending());
 }
+
+#[test]
+fn views_of_a_computed_tensor_share_its_memory() {
+    let x = ones();
+    let (y, ended) = within(Options::default(), |_| aten::mul(&x, &x).unwrap());
+    ended.unwrap();
+    assert_eq!(y.buffer().shares(), 1);
+    let view = aten::slice(&y, 0, 0.into(), 2.into(), 1).unwrap();
+    assert!(y.buffer().is_same_memory(view.buffer()) && !y.buffer().is_same_memory(x.buffer()));
+    assert_eq!((y.buffer().shares(), view.buffer().shares()), (2, 2));
+    drop(view);
+    assert_eq!(y.buffer().shares(), 1);
+}

@@ -202,6 +202,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             return "it is a coroutine function"
         if any(isinstance(leaf, _CHANGING) and not _is_array(leaf) for leaf in leaves):
             return "an argument is an iterator, or a collection that may change"
+        if any(isinstance(leaf, tuple) for leaf in leaves):
+            return "an argument is of a class of its own that is a tuple"
         read = [value for _, _, value in reads]
         before = [(one, one.copy()) for one in containers([*read, *arguments])]
         placeholders: list[_core.Tensor] = []
@@ -219,6 +221,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
                 return "it keeps a tensor in a list or dict"
             if not _is_as_given((args, kwargs), spec, given):
                 return "it changes a list or dict among its arguments"
+            if _has_other_tuples(result):
+                return "a result is of a class of its own that is a tuple"
             arranged = take_apart(result, "", outputs, _is_array, "output")
             tensors = [output for _, output in outputs]
             if not all(isinstance(output, _core.Tensor) for output in tensors):
@@ -317,7 +321,19 @@ def _escapes(made: _Recorded) -> bool:
 
 
 def _is_tree(value: Any) -> bool:
-    return type(value) in (list, dict) or isinstance(value, tuple)
+    return type(value) in (list, dict, tuple) or _is_named_tuple(value)
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _has_other_tuples(tree: Any) -> bool:
+    """Whether a result has tuples that can't be put together from their items alone."""
+    if isinstance(tree, tuple) and not _is_tree(tree):
+        return True
+    items = tree.values() if type(tree) is dict else tree if _is_tree(tree) else ()
+    return any(_has_other_tuples(item) for item in items)
 
 
 def _form(leaf: Any) -> Any:

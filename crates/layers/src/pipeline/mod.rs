@@ -46,6 +46,7 @@ mod cost;
 mod decide;
 mod explain;
 mod failure;
+mod fork;
 mod fusion;
 mod host;
 mod known;

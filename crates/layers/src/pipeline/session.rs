@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -446,6 +446,11 @@ impl Session {
     /// As [`Session::lock`], with matched calls as they are, for what doesn't look at operations.
     pub(super) fn lock_as_is(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether no thread has the state's lock.
+    pub(super) fn is_unlocked(&self) -> bool {
+        !matches!(self.state.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Notes a call that runs at once.

@@ -3,7 +3,7 @@
 //!
 //! And what pipelines keep of a memory, for those who ask whether somebody else reads it.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use keyfold_core::Result;
 use keyfold_dispatch::Value as _;
@@ -11,25 +11,32 @@ use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, before_lending};
 
 use super::operation::for_each_tensor;
-use super::recording;
 use super::sequence::Matched;
 use super::session::Session;
+use super::{fork, recording};
 
 /// The pipelines that exist.
-static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
+pub(super) type Sessions = Vec<Weak<Session>>;
+
+static SESSIONS: Mutex<Sessions> = Mutex::new(Vec::new());
+
+pub(super) fn lock() -> MutexGuard<'static, Sessions> {
+    SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Adds a pipeline.
 pub(super) fn note(session: &Weak<Session>) {
     random::before_access(settle_random);
     before_lending(settle_memory);
-    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Without memory for that, a child of fork may wait for a thread that it hasn't: the next opening tries again.
+    let _ = fork::prepare();
+    let mut sessions = lock();
     sessions.retain(|known| known.strong_count() > 0);
     sessions.push(Weak::clone(session));
 }
 
 fn sessions() -> Vec<Arc<Session>> {
-    let sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    sessions.iter().filter_map(Weak::upgrade).collect()
+    lock().iter().filter_map(Weak::upgrade).collect()
 }
 
 /// Returns the pipelines to run something of. A kernel that one of them runs here doesn't wait for those that other

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::session::Session;
 
-struct Watched {
+pub(super) struct Watched {
     session: Weak<Session>,
     due: Instant,
 }
@@ -21,7 +21,7 @@ pub(super) fn is_of_this_process() -> bool {
     THREAD_OF.load(Ordering::Relaxed) == std::process::id()
 }
 
-fn lock() -> MutexGuard<'static, Vec<Watched>> {
+pub(super) fn lock() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -9,7 +9,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// A memory that recordings hold.
 #[derive(Default)]
-struct Memory {
+pub(in crate::pipeline) struct Memory {
     /// The references that recordings have.
     references: AtomicUsize,
     /// How often a tensor of it was made to require gradients, or not to.
@@ -17,16 +17,17 @@ struct Memory {
 }
 
 /// The memories, by their identity.
-static MEMORIES: Mutex<FxHashMap<usize, Weak<Memory>>> =
-    Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+pub(in crate::pipeline) type Memories = FxHashMap<usize, Weak<Memory>>;
 
-fn memories() -> MutexGuard<'static, FxHashMap<usize, Weak<Memory>>> {
+static MEMORIES: Mutex<Memories> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+
+pub(in crate::pipeline) fn lock_memories() -> MutexGuard<'static, Memories> {
     MEMORIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the references that recordings have to a tensor's memory.
 pub(in crate::pipeline) fn shares_held_by_recordings(tensor: &Tensor) -> usize {
-    let found = memories().get(&tensor.buffer().memory_identity()).and_then(Weak::upgrade);
+    let found = lock_memories().get(&tensor.buffer().memory_identity()).and_then(Weak::upgrade);
     found.map_or(0, |memory| memory.references.load(Ordering::Relaxed))
 }
 
@@ -35,7 +36,7 @@ pub(in crate::pipeline) fn shares_held_by_recordings(tensor: &Tensor) -> usize {
 pub(crate) fn note_requires_grad(tensor: &Tensor) {
     if tensor.buffer().shares() > 1
         && let Some(memory) =
-            memories().get(&tensor.buffer().memory_identity()).and_then(Weak::upgrade)
+            lock_memories().get(&tensor.buffer().memory_identity()).and_then(Weak::upgrade)
     {
         memory.switches.fetch_add(1, Ordering::Relaxed);
     }
@@ -56,7 +57,7 @@ impl HeldMemory {
     pub(super) fn new(tensor: &Tensor, references: usize) -> HeldMemory {
         let identity = tensor.buffer().memory_identity();
         let memory = {
-            let mut memories = memories();
+            let mut memories = lock_memories();
             let known = memories.get(&identity).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
                 let new = Arc::new(Memory::default());
@@ -89,7 +90,7 @@ impl HeldMemory {
 impl Drop for HeldMemory {
     fn drop(&mut self) {
         self.memory.references.fetch_sub(self.references, Ordering::Relaxed);
-        let mut memories = memories();
+        let mut memories = lock_memories();
         // The recording still has the memory, so its identity isn't another one's.
         if Arc::strong_count(&self.memory) == 1 {
             memories.remove(&self.identity);

@@ -42,7 +42,8 @@ use super::session::{Options, Session};
 pub(super) use build::dispatchers_of;
 use held::HeldMemory;
 pub(crate) use held::note_requires_grad;
-pub(super) use held::shares_held_by_recordings;
+pub(super) use held::{lock_memories, shares_held_by_recordings};
+pub(super) type HeldMemories = held::Memories;
 use operand::{Argument, Memories, Operand};
 
 /// The recorders that exist.
