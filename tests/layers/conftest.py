@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+import keyfold as kf
 from keyfold import _core
 
 
@@ -25,3 +26,16 @@ def define(op):
 def no_garbage():
     """Collect other tests' handles, whose kernels' removal would make recordings outdated."""
     gc.collect()
+
+
+@pytest.fixture
+def operator(lib):
+    """Makes an operator of one tensor with a shape rule: `operator(name, kernel)`."""
+
+    def make(name, kernel):
+        lib.define(f"{name}(Tensor x) -> Tensor")
+        lib.impl(name, kernel, "CPU")
+        lib.impl(name, lambda x: kf.empty_like(x), "Meta")
+        return getattr(getattr(kf.ops, lib.ns), name)
+
+    return make

@@ -17,19 +17,6 @@ def x():
     return kf.asarray([1.0, 2.0, 3.0], copy=True)
 
 
-@pytest.fixture
-def operator(lib):
-    """Makes an operator of one tensor with a shape rule: `operator(name, kernel)`."""
-
-    def make(name, kernel):
-        lib.define(f"{name}(Tensor x) -> Tensor")
-        lib.impl(name, kernel, "CPU")
-        lib.impl(name, lambda x: kf.empty_like(x), "Meta")
-        return getattr(getattr(kf.ops, lib.ns), name)
-
-    return make
-
-
 def sums(w):
     total = kf.zeros(3) * 1.0
     for factor in range(3):

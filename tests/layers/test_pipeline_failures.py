@@ -26,19 +26,6 @@ class Mine(Exception):
 
 
 @pytest.fixture
-def operator(lib):
-    """Makes an operator of one tensor with a shape rule: `operator(name, kernel)`."""
-
-    def make(name, kernel):
-        lib.define(f"{name}(Tensor x) -> Tensor")
-        lib.impl(name, kernel, "CPU")
-        lib.impl(name, lambda x: kf.empty_like(x), "Meta")
-        return getattr(getattr(kf.ops, lib.ns), name)
-
-    return make
-
-
-@pytest.fixture
 def failing(operator):
     def kernel(x):
         raise Mine("on purpose")
