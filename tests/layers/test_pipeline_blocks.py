@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import os
 import subprocess
 import sys
 import threading
@@ -204,6 +205,7 @@ contextvars.copy_context().run(next, other)
     assert "panic" not in done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_children_of_fork_open_pipelines_while_other_threads_of_the_parent_do():
     program = """
 import os, signal, threading, time

@@ -377,8 +377,8 @@ pub(super) fn shares_memory_with_others(target: &Tensor) -> Result<bool> {
         if shares <= 1 + held {
             return Ok(false);
         }
-        // What waited may have run meanwhile, on another thread; and graphs of waiting calls' arguments, which
-        // aren't counted, may have references.
+        // Another thread may have run waiting calls since, so that the counts differ. Graphs of waiting calls'
+        // arguments may have references, which aren't counted: running the calls drops them.
         if buffer.shares() == shares && (has_run || !run_waiting()?) {
             return Ok(true);
         }

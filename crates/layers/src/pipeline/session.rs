@@ -334,10 +334,10 @@ impl Session {
         self.stop_recording();
         let is_interrupt = flushed.as_ref().err().is_some_and(host::is_interrupt);
         if ending == Ending::Run && !is_interrupt {
-            // What other threads recorded meanwhile.
+            // Calls that other threads recorded between the flush and the end of recording.
             flushed = flushed.and(self.flush());
         }
-        // What an interrupt left.
+        // After an interrupt calls still wait; otherwise none does.
         self.give_up();
         flushed
     }

@@ -56,16 +56,16 @@ impl HeldMemory {
     /// Notes the references of a recording to a tensor's memory.
     pub(super) fn new(tensor: &Tensor, references: usize) -> HeldMemory {
         let identity = tensor.buffer().memory_identity();
-        let memory = {
-            let mut memories = lock_memories();
-            let known = memories.get(&identity).and_then(Weak::upgrade);
-            known.unwrap_or_else(|| {
-                let new = Arc::new(Memory::default());
-                memories.insert(identity, Arc::downgrade(&new));
-                new
-            })
-        };
+        let mut memories = lock_memories();
+        let known = memories.get(&identity).and_then(Weak::upgrade);
+        let memory = known.unwrap_or_else(|| {
+            let new = Arc::new(Memory::default());
+            memories.insert(identity, Arc::downgrade(&new));
+            new
+        });
+        // Under the lock, as the last reference is taken away: an entry has references.
         memory.references.fetch_add(references, Ordering::Relaxed);
+        drop(memories);
         let switches = memory.switches.load(Ordering::Relaxed);
         HeldMemory { memory, identity, references, switches, by_others: false }
     }
@@ -89,10 +89,10 @@ impl HeldMemory {
 
 impl Drop for HeldMemory {
     fn drop(&mut self) {
-        self.memory.references.fetch_sub(self.references, Ordering::Relaxed);
         let mut memories = lock_memories();
-        // The recording still has the memory, so its identity isn't another one's.
-        if Arc::strong_count(&self.memory) == 1 {
+        let before = self.memory.references.fetch_sub(self.references, Ordering::Relaxed);
+        // The recording still has the tensor, so the identity isn't another memory's.
+        if before == self.references {
             memories.remove(&self.identity);
         }
     }
