@@ -145,7 +145,10 @@ fn native_key(rounds: usize) -> libc::pthread_key_t {
 }
 
 fn native_destructors_call_operators() {
-    for (before, rounds) in [(false, 1), (true, 1), (false, 3), (true, 4)] {
+    // ThreadSanitizer's own part of a thread is gone in the last round, the fourth.
+    let is_short = std::env::var_os("KEYFOLD_SANITIZER").is_some_and(|kind| kind == "thread");
+    let most = if is_short { 3 } else { 4 };
+    for (before, rounds) in [(false, 1), (true, 1), (false, 3), (true, most)] {
         let left = bytes_left(|| {
             let thread = std::thread::spawn(move || {
                 native_key(rounds);
