@@ -77,7 +77,7 @@ def test_a_tensor_that_is_kept_elsewhere():
     for _ in range(2):
         fused(three())
         assert kept[-1].tolist() == kf.tanh(three()).tolist()
-    assert fused.explain().endswith("not recorded: it keeps a tensor, or something else does")
+    assert fused.explain().endswith("not recorded: it changes a deque")
 
 
 def test_another_thread_s_seed_is_its_own_affair():

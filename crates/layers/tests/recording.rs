@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold::ops::aten;
-use keyfold_core::{DType, ErrorKind, Result, Scalar, Strides};
+use keyfold_core::{DType, ErrorKind, Result, Scalar, Shape, Strides};
 use keyfold_dispatch::{DispatchKey, Kernel};
-use keyfold_layers::pipeline::{Recording, Session};
+use keyfold_layers::pipeline::{Ending, Recording, Session};
 use keyfold_tensor::{Tensor, ValueRef};
 
 /// Makes a test wait for others, whose registrations would make its recordings outdated.
@@ -33,6 +33,12 @@ fn record(
     let outputs = program(&placeholders);
     guard.close()?;
     session.finish(&placeholders, &outputs?)
+}
+
+/// The elements of a vector but the first, as a view.
+fn tail_of(x: &Tensor) -> Tensor {
+    let shape = Shape::new(&[x.numel() - 1]).unwrap();
+    Tensor::from_parts(x.buffer().clone(), shape, x.strides().clone(), 1).unwrap()
 }
 
 fn values(tensor: &Tensor) -> Vec<f64> {
@@ -147,6 +153,103 @@ fn what_reads_elements_is_refused() {
     let backwards = Tensor::from_parts(x.buffer().clone(), x.shape().clone(), strides, 1).unwrap();
     let error = Session::recorder().placeholder(&backwards).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);
+}
+
+#[test]
+fn a_program_that_reads_elements_runs_from_there_on() {
+    let _alone = alone();
+    let (x, first) = (numbers(3), numbers(3));
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&x).unwrap();
+    let guard = session.enter();
+    let before = aten::neg(&placeholder).unwrap();
+    aten::copy_(&placeholder, &aten::mul(&placeholder, &first).unwrap()).unwrap();
+    let after = aten::neg(&placeholder).unwrap();
+    assert!(before.is_pending() && session.refused().is_none() && session.has_written());
+    assert_eq!(values(&x), values(&first));
+    let squares = values(&aten::mul(&first, &first).unwrap());
+    assert_eq!(values(&after), squares.iter().map(|one| -one).collect::<Vec<_>>());
+    assert!(session.refused().unwrap().contains("it reads elements"));
+    assert_eq!(values(&before), values(&aten::neg(&first).unwrap()));
+    assert_eq!(values(&x), squares);
+    let later = aten::neg(&placeholder).unwrap();
+    assert!(!later.is_pending());
+    guard.close().unwrap();
+    session.close(Ending::Run).unwrap();
+    assert_eq!(values(&later), values(&after));
+    assert_eq!(x.version(), placeholder.version());
+}
+
+#[test]
+fn placeholders_of_one_memory_run_in_the_order_of_their_calls() {
+    let _alone = alone();
+    let x = numbers(4);
+    let session = Session::recorder();
+    let whole = session.placeholder(&x).unwrap();
+    let tail = session.placeholder(&tail_of(&x)).unwrap();
+    let guard = session.enter();
+    let before = aten::neg(&tail).unwrap();
+    aten::fill_(&whole, Scalar::from(5.0)).unwrap();
+    let after = aten::neg(&tail).unwrap();
+    session.run_instead("it is enough").unwrap();
+    assert_eq!(session.refused().unwrap(), "it is enough");
+    guard.close().unwrap();
+    session.close(Ending::Run).unwrap();
+    assert_eq!(values(&before), [0.5, 0.0, -0.5]);
+    assert_eq!(values(&after), [-5.0; 3]);
+}
+
+#[test]
+fn a_program_that_runs_ends_at_its_first_failure() {
+    let _alone = alone();
+    let ints = |numbers: [i64; 2]| Tensor::from_slice(&numbers, &[2]).unwrap();
+    let x = ints([2, 3]);
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&x).unwrap();
+    let guard = session.enter();
+    let failed = aten::pow(&placeholder, &ints([1, -1])).unwrap();
+    aten::fill_(&placeholder, Scalar::from(5_i64)).unwrap();
+    let later = aten::neg(&placeholder).unwrap();
+    assert_eq!(session.run_instead("it is enough").unwrap_err().kind(), ErrorKind::Value);
+    guard.close().unwrap();
+    session.close(Ending::Run).unwrap();
+    assert_eq!(x.to_vec::<i64>().unwrap(), [2, 3]);
+    for result in [failed, later] {
+        assert_eq!(result.to_vec::<i64>().unwrap_err().kind(), ErrorKind::Value);
+    }
+}
+
+#[test]
+fn what_is_held_besides_the_results_escapes() {
+    let _alone = alone();
+    let x = numbers(2);
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&x).unwrap();
+    let guard = session.enter();
+    let inner = aten::neg(&placeholder).unwrap();
+    let result = aten::exp(&inner).unwrap();
+    guard.close().unwrap();
+    assert!(session.escapes(&[&placeholder, &result]));
+    drop(inner);
+    assert!(!session.escapes(&[&placeholder, &result]));
+    assert!(session.escapes(&[&result]));
+    session.finish(&[placeholder], &[result]).unwrap();
+}
+
+#[test]
+fn a_write_is_done_before_a_later_failure() {
+    let _alone = alone();
+    let ints = |numbers: [i64; 2]| Tensor::from_slice(&numbers, &[2]).unwrap();
+    let inputs = [ints([1, 2]), ints([1, 2]), ints([1, 1])];
+    let recording = record(&inputs, |x| {
+        let twice = aten::add(&x[1], &x[1])?;
+        aten::fill_(&x[0], Scalar::from(5_i64))?;
+        Ok(vec![aten::pow(&twice, &x[2])?])
+    });
+    let x = ints([1, 2]);
+    let failed = recording.unwrap().replay(&[x.clone(), ints([1, 2]), ints([1, -1])]);
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Value);
+    assert_eq!(x.to_vec::<i64>().unwrap(), [5, 5]);
 }
 
 #[test]

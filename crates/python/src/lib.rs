@@ -53,7 +53,7 @@ mod _core {
             dispatcher::{_default_dispatcher, PyDispatcher},
             expression::{_elementwise, _out_schema, _rebuild_expression, object::PyExpression},
             function::{_functions, PyFunction},
-            fused::{_fuse_mode, PyFused, PyRecorder, PyRecording},
+            fused::{_for_numpy, _fuse_mode, PyFused, PyRecorder, PyRecording},
             guards::{PyGuard, exclude_keys, include_keys},
             handle::PyHandle,
             jvp::{

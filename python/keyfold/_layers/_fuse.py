@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import gc
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
-
-import numpy as np
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from keyfold import _core
-from keyfold._errors import InvalidValue
+from keyfold._errors import Error, InvalidValue
+from keyfold._layers._arguments import Arguments, Given, replaced
+from keyfold._layers._attempt import Attempt
+from keyfold._layers._changes import changed, replace, snapshot
 from keyfold._layers._pipeline import pipeline
-from keyfold._layers._watched import containers, take_back, watched
-from keyfold._trace._structure import Spec, put_together, take_apart
+from keyfold._layers._results import Results
+from keyfold._layers._watched import watched
 
 __all__ = ["fuse"]
 
@@ -26,59 +27,23 @@ R = TypeVar("R")
 # The most forms of arguments that are remembered as not recordable.
 _MAX_REFUSED = 256
 
-# Results besides arrays: each call gives the recorded one.
-_CONSTANTS = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, _core.DType, _core.Device}
-)
-
-
-# Arguments that one recording can't stand for: what they hold isn't seen.
-_CHANGING = (Iterator, MutableMapping, MutableSequence, MutableSet)
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, _core.Tensor | np.ndarray)
-
-
-def _key(spec: Spec) -> Any:
-    """A structure of arguments as something to compare and hash; its leaves are left out."""
-    if "tuple" in spec:
-        return ("tuple", spec["class"], *map(_key, spec["tuple"]))
-    if "list" in spec:
-        return ("list", *map(_key, spec["list"]))
-    if "dict" in spec:
-        return ("dict", *((type(key), key, _key(item)) for key, item in spec["dict"]))
-    return None
-
-
-def _statics(spec: Spec) -> Iterator[Any]:
-    if "static" in spec:
-        yield spec["static"]
-    for item in spec.get("tuple") or spec.get("list") or ():
-        yield from _statics(item)
-    for _, item in spec.get("dict", ()):
-        yield from _statics(item)
-
-
-def _is_as_given(tree: Any, spec: Spec, given: list[Any]) -> bool:
-    """Whether arguments still have the structure and the objects that were put together."""
-    found: list[tuple[str, Any]] = []
-    now = take_apart(tree, "", found, lambda leaf: not _is_tree(leaf), "input")
-    same = len(found) == len(given) and _key(now) == _key(spec)
-    return same and all(one is leaf for (_, one), leaf in zip(found, given, strict=True))
-
 
 class _Recorded:
-    """A recording, and how its results are arranged."""
+    """A recording, how its results are arranged, and the structure of its arguments."""
 
-    def __init__(self, recording: _core._Recording, result: Spec) -> None:
+    def __init__(self, recording: _core._Recording, results: Results, key: Any) -> None:
         self.recording = recording
-        self.key: Any = None
-        self.result = result
-        self.is_one = "output" in result
+        self.results = results
+        self.key = key
 
-    def results(self, outputs: list[Any]) -> Any:
-        return outputs[0] if self.is_one else put_together(self.result, "output", outputs)
+
+class _Signature:
+    """The signature of what a fused function calls; the class has its constructor's own."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> inspect.Signature:
+        if instance is None:
+            raise AttributeError("__signature__")
+        return inspect.signature(instance._f)
 
 
 class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
@@ -92,11 +57,11 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
 
     A recording is made anew when a kernel is registered or removed, when a global or enclosing
     variable that the function reads is another object, and when a tensor that it uses besides its
-    arguments is held by nobody else any more, or is made to require gradients. Attributes of
-    objects and items of containers aren't watched, nor are functions that the function reaches
-    through them or through operators: give what changes as an argument. keyfold's operators read
-    arrays besides the arguments at each call; what is computed otherwise, as by NumPy or Python,
-    stays as it was recorded.
+    arguments is held by nobody else any more, or is made to require gradients. So it is when a list
+    or an attribute of an object that the function reaches holds other objects, as far as its code
+    names them: what is read by `getattr` or `exec`, items of dicts, and what libraries read, isn't
+    watched. keyfold's operators read arrays besides the arguments at each call; what is computed
+    otherwise, as by NumPy or Python, stays as it was recorded.
 
     While the function is recorded, NumPy arrays among its arguments are `keyfold.Tensor`s, so that
     `x ** 2` is keyfold's power. Results are NumPy arrays if all arrays among the arguments are.
@@ -104,19 +69,26 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
     Where a layer is at work, as for gradients, `vmap`, autocast or a profile, the function runs in
     a `pipeline` each time; inside a pipeline or a trace it is called as it is. A function that
     can't be recorded, since it reads elements, branches on them, writes to memory that it wasn't
-    given, assigns attributes, globals or enclosing variables, changes a list or dict that it was
-    given, keeps a tensor in another one, or returns objects other than arrays and numbers, runs as
-    it is; `explain()` says so. So does one that is given an iterator, a set or another collection
-    that may change, besides lists and dicts.
+    given, assigns attributes, globals or enclosing variables, changes a list or dict, keeps a
+    tensor, or returns objects other than arrays and numbers, runs as it is; `explain()` says so. So
+    does one that is given an iterator, a set or another collection that may change, besides lists
+    and dicts. The call that finds that out runs from there on, so that its Python code runs once.
+
+    Errors of values are raised when results are computed, as in a pipeline: the function can't
+    catch them. Operations whose results nobody reads are computed if they may fail, or have a
+    kernel of the user's own.
 
     Args:
         f: the function. Its arguments and results are arrays (keyfold's or NumPy's) and other
-            objects, also in lists, tuples and dicts.
+            objects, also in lists, tuples and dicts. Without it `fuse` gives a decorator with the
+            options: `@kf.fuse(recordings=4)`.
         recordings: the most recordings that are kept, the latest ones. A recording keeps alive the
             arguments that aren't arrays, as a method's object.
 
     Raises:
-        InvalidValue: `recordings` is 0.
+        InvalidValue: `recordings` isn't a number of at least 1, or `f` is a static or class method:
+            `fuse` goes under those.
+        TypeError: `f` can't be called.
 
     Example:
         >>> import keyfold as kf
@@ -133,10 +105,32 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
           2 operations in 1 step
     """
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(cls, f: Callable[P, R], /, *, recordings: int = 16) -> fuse[P, R]: ...
+
+        # Without a function it gives a decorator.
+        @overload
+        def __new__(  # type: ignore[misc]
+            cls, f: None = None, /, *, recordings: int = 16
+        ) -> Callable[[Callable[P, R]], fuse[P, R]]: ...
+
+    def __new__(cls, f: Any = None, /, *, recordings: int = 16) -> Any:
+        if f is None:
+            return functools.partial(cls, recordings=recordings)
+        return super().__new__(cls)
+
     def __init__(self, f: Callable[P, R], /, *, recordings: int = 16) -> None:
-        if recordings < 1:
-            raise InvalidValue(f"fuse(): recordings is {recordings}; at least 1 is kept")
-        functools.update_wrapper(self, f)
+        if not isinstance(recordings, int) or recordings < 1:
+            raise InvalidValue(f"fuse(): recordings is {recordings!r}; keep at least 1")
+        if isinstance(f, staticmethod | classmethod):
+            kind = type(f).__name__
+            raise InvalidValue(f"fuse(): f is a {kind}; put @{kind} above @fuse")
+        if not callable(f):
+            raise TypeError(f"fuse(): f is {f!r}, which can't be called")
+        # Not the attributes of an object that is called: they are its state.
+        functools.update_wrapper(self, f, updated=())
         self._f = f
         self._capacity = recordings
         self._lock = threading.Lock()
@@ -145,6 +139,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         self._kept: list[_Recorded] = []
         self._recorded: dict[Any, tuple[_Recorded, ...]] = {}
         self._refused: dict[Any, str] = {}
+        # Forms of calls that changed something once.
+        self._changed: set[Any] = set()
         self._counts = {"recorded": 0, "replayed": 0, "in_pipeline": 0, "eager": 0}
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -158,103 +154,135 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             raise NotImplementedError
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        found: list[tuple[str, Any]] = []
-        spec = take_apart((args, kwargs), "", found, lambda leaf: not _is_tree(leaf), "input")
-        leaves = tuple(leaf for _, leaf in found)
-        is_plain = not kwargs and all("input" in one for one in spec["tuple"][0]["tuple"])
-        key = None if is_plain else _key(spec)
+        try:
+            arguments = Arguments.of(args, kwargs)
+        except RecursionError:
+            arguments = None
+        if arguments is None:
+            self._refuse(None, "a list or dict among the arguments is given twice, or is too deep")
+            return self._eager(args, kwargs)
+        leaves = arguments.leaves
         mode = _core._fuse_mode(list(leaves))
         if mode == "replay":
-            known = self._recorded.get(key, ())
-            for one in () if is_plain else known:
+            known = () if arguments.is_plain else self._recorded.get(arguments.key(), ())
+            for one in known:
                 outputs = one.recording.replay(leaves)
                 if outputs is not None:
                     self._counts["replayed"] += 1
-                    return cast(R, one.results(outputs))
-            form = (key, _core.is_grad_enabled(), *map(_form, leaves))
+                    return cast(R, one.results.put(outputs, leaves))
+            form = arguments.form()
             if form not in self._refused:
-                made = self._record(spec, leaves)
-                if not isinstance(made, str) and _escapes(made):
-                    made = "it keeps a tensor, or something else does"
-                if isinstance(made, str):
-                    self._refuse(form, made)
-                elif (outputs := made.recording.replay(leaves)) is not None:
-                    self._keep(key, made)
-                    self._counts["recorded"] += 1
-                    self._counts["replayed"] += 1
-                    return cast(R, made.results(outputs))
+                return self._first(args, kwargs, arguments, form)
         elif mode == "pipeline":
             self._counts["in_pipeline"] += 1
             with pipeline():
-                return self._f(*args, **kwargs)
+                result = self._f(*args, **kwargs)
+            return cast(R, replaced(result, _for_numpy)) if arguments.are_numpy() else result
+        elif mode == "eager":
+            self._refuse(None, "an argument is another library's array, or a number of NumPy's")
+        return self._eager(args, kwargs)
+
+    def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         self._counts["eager"] += 1
         return self._f(*args, **kwargs)
 
-    def _record(self, spec: Spec, leaves: tuple[Any, ...]) -> _Recorded | str:
-        """Record the function; the reason if it can't be recorded."""
-        recorder = _core._Recorder()
-        outputs: list[tuple[str, Any]] = []
-        arguments = [*leaves, getattr(self._f, "__self__", None)]
-        reads, effect = watched(self._f, arguments)
-        if effect is not None:
-            return effect
+    def _first(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments, form: Any
+    ) -> R:
+        """Record the function and compute the recording; or run it, where it can't be recorded."""
+        reason = arguments.unrecordable()
         if inspect.iscoroutinefunction(self._f):
-            return "it is a coroutine function"
-        if any(isinstance(leaf, _CHANGING) and not _is_array(leaf) for leaf in leaves):
-            return "an argument is an iterator, or a collection that may change"
-        if any(isinstance(leaf, tuple) for leaf in leaves):
-            return "an argument is of a class of its own that is a tuple"
-        read = [value for _, _, value in reads]
-        before = [(one, one.copy()) for one in containers([*read, *arguments])]
-        placeholders: list[_core.Tensor] = []
+            reason = "it is a coroutine function"
+        guards, found, state = watched(self._f, arguments.leaves)
+        if (reason := reason or found) is not None:
+            self._refuse(form, reason)
+            return self._eager(args, kwargs)
+        recorder = _core._Recorder()
         try:
-            given = []
-            for leaf in leaves:
-                placeholder = recorder.placeholder(leaf)
-                if placeholder is not None:
-                    placeholders.append(placeholder)
-                given.append(leaf if placeholder is None else placeholder)
-            args, kwargs = put_together(spec, "input", given)
+            given = Given(arguments, recorder, (args, kwargs))
+        except Error as error:
+            self._refuse(form, str(error))
+            return self._eager(args, kwargs)
+        attempt = Attempt(arguments, form, recorder, given, guards, snapshot(state))
+        try:
             with recorder.guard():
-                result = self._f(*args, **kwargs)
-            if take_back(before, recorder):
-                return "it keeps a tensor in a list or dict"
-            if not _is_as_given((args, kwargs), spec, given):
-                return "it changes a list or dict among its arguments"
-            if _has_other_tuples(result):
-                return "a result is of a class of its own that is a tuple"
-            arranged = take_apart(result, "", outputs, _is_array, "output")
-            tensors = [output for _, output in outputs]
-            if not all(isinstance(output, _core.Tensor) for output in tensors):
-                return "a result is another library's array"
-            other = next(
-                (leaf for leaf in _statics(arranged) if type(leaf) not in _CONSTANTS), None
-            )
-            if other is not None:
-                return f"a result is a {type(other).__name__}"
-            if any(output.requires_grad for output in tensors):
-                return "a result requires gradients"
-            if any(placeholder.requires_grad for placeholder in placeholders):
-                return "an argument that it writes to requires gradients"
+                result = self._f(*given.args, **given.kwargs)
+        except BaseException as error:
+            if (reason := attempt.again_after(error)) is None:
+                self._counts["eager"] += 1
+                raise
+        if reason is None:
+            results = self._arranged(attempt, result)
+            if isinstance(results, str):
+                self._counts["eager"] += 1
+                attempt.run_instead(results)
+                return cast(R, given.result(result, attempt.held()))
             del result
-            recording = recorder.finish(leaves, placeholders, tensors, reads)
-        except Exception as error:
-            # A call without the recording raises the function's own errors.
-            take_back(before, recorder)
-            return recorder.refused() or f"it raised {type(error).__name__}"
-        return _Recorded(recording, arranged)
+            return self._recorded_or_run(attempt, results, args, kwargs)
+        given.forget()
+        self._refuse(form, reason)
+        return self._eager(args, kwargs)
+
+    def _arranged(self, attempt: Attempt, result: Any) -> Results | str:
+        """The results of a function that returned; the reason if it can't be recorded."""
+        form, given = attempt.form, attempt.given
+        reason = "it changes a list or dict among its arguments" if given.hand_back() else None
+        reason = reason or attempt.recorder.refused()
+        change = None if reason is not None else changed(attempt.before)
+        if change is not None and form not in self._changed:
+            # It may have filled a cache, and change nothing from now on.
+            self._changed.add(form)
+            form = None
+        results = reason or change or Results.of(result, attempt.recorder, given)
+        if isinstance(results, str):
+            replace(attempt.before, given.own)
+            self._refuse(form, results)
+        return results
+
+    def _recorded_or_run(
+        self,
+        attempt: Attempt,
+        results: Results,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> R:
+        """Compute the results by a recording that is kept, or without, if it keeps a tensor."""
+        arguments, recorder = attempt.arguments, attempt.recorder
+        attempt.given.forget()
+        if attempt.escapes():
+            reason = "it keeps a tensor, or something else does"
+            self._refuse(attempt.form, reason)
+            self._counts["eager"] += 1
+            attempt.run_instead(reason)
+            made = recorder.results(arguments.are_numpy())
+            return cast(R, results.put(made, arguments.leaves))
+        recording = recorder.finish(arguments.leaves, attempt.guards)
+        recorder.close(False)
+        replayed = recording.replay(arguments.leaves)
+        if replayed is None:
+            # Something changed meanwhile, or arguments are of one memory that it writes to.
+            self._refuse(attempt.form, "it writes to an argument that shares its memory")
+            return self._eager(args, kwargs)
+        self._keep(_Recorded(recording, results, arguments.key()))
+        self._counts["recorded"] += 1
+        self._counts["replayed"] += 1
+        return cast(R, results.put(replayed, arguments.leaves))
 
     def _refuse(self, form: Any, reason: str) -> None:
+        """Remember a form of arguments, or without one the reason alone."""
         if len(self._refused) >= _MAX_REFUSED:
             self._refused.clear()
+            self._changed.clear()
         self._refused[form] = reason
 
-    def _keep(self, key: Any, made: _Recorded) -> None:
+    def _keep(self, made: _Recorded) -> None:
         """Add a recording, and drop those that aren't current, and the oldest above the limit."""
+        # Without the lock, since it may run Python's code, as dropping recordings may.
+        outdated = {one for one in self._kept if not one.recording.is_current()}
         with self._lock:
-            kept = [one for one in self._kept if one.recording.is_current()]
+            old = self._kept, self._recorded
+            kept = [one for one in self._kept if one not in outdated]
             self._kept = [*kept, made][-self._capacity :]
-            made.key = key
             # Other threads may go through the lists: they are replaced, not changed.
             groups: dict[Any, tuple[_Recorded, ...]] = {}
             for one in self._kept:
@@ -262,10 +290,11 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             self._recorded = groups
             self._set_plain(
                 [
-                    (one.recording, None if one.is_one else one.results)
+                    (one.recording, None if one.results.is_one else one.results.put)
                     for one in groups.get(None, ())
                 ]
             )
+        del old
 
     def stats(self) -> dict[str, int]:
         """Count the calls.
@@ -295,49 +324,37 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
     def clear(self) -> None:
         """Drop all recordings, and what is known of calls that can't be recorded."""
         with self._lock:
+            old = self._kept, self._recorded
             self._kept, self._recorded = [], {}
             self._set_plain([])
             self._refused.clear()
+            self._changed.clear()
+        # Without the lock: what they held may run Python's code when it is dropped.
+        del old
 
-    def __reduce__(self) -> str:
-        """Pickle and copy as functions are: by name, and as the same object."""
+    def __copy__(self) -> fuse[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> fuse[P, R]:
+        """Copy as functions are: as the same object; that of a method belongs to the copied one."""
+        if not isinstance(self._f, types.MethodType):
+            return self
+        return fuse(copy.deepcopy(self._f, memo), recordings=self._capacity)
+
+    def __reduce__(self) -> Any:
+        """Pickle as functions are: by name; that of a method as the method is."""
+        if isinstance(self._f, types.MethodType):
+            return functools.partial(fuse, recordings=self._capacity), (self._f,)
         return getattr(self, "__qualname__", repr(self))
 
     def __repr__(self) -> str:
         name = getattr(self._f, "__qualname__", repr(self._f))
         return f"<fuse of {name}>"
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._f)
+    __signature__ = _Signature()
 
 
-def _escapes(made: _Recorded) -> bool:
-    if not made.recording.escapes():
-        return False
-    # Objects that refer to each other may keep it.
-    gc.collect()
-    return made.recording.escapes()
-
-
-def _is_tree(value: Any) -> bool:
-    return type(value) in (list, dict, tuple) or _is_named_tuple(value)
-
-
-def _is_named_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def _has_other_tuples(tree: Any) -> bool:
-    """Whether a result has tuples that can't be put together from their items alone."""
-    if isinstance(tree, tuple) and not _is_tree(tree):
-        return True
-    items = tree.values() if type(tree) is dict else tree if _is_tree(tree) else ()
-    return any(_has_other_tuples(item) for item in items)
-
-
-def _form(leaf: Any) -> Any:
-    """The form of an argument, to remember what can't be recorded."""
-    if _is_array(leaf):
-        return (str(leaf.dtype), leaf.shape, leaf.strides)
-    return (type(leaf), leaf if type(leaf) in (int, float, str, bool, complex) else id(leaf))
+def _for_numpy(value: Any) -> Any:
+    """What a pipeline has computed, as NumPy's array."""
+    is_computed = isinstance(value, _core.Tensor) and "Deferred" in value.keys
+    return _core._for_numpy(value) if is_computed else value

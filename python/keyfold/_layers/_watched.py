@@ -1,173 +1,315 @@
-"""What a function reads and changes besides its arguments and results, as far as its code says."""
+"""What a function reads besides its arguments, and whether it has an effect besides its results.
+
+The walk begins at the function and its arguments. It follows the variables that code reads, the
+items of containers, and the attributes whose names code reads, to further functions and objects.
+Users' code isn't run by it.
+"""
 
 from __future__ import annotations
 
-import dis
+import contextlib
 import functools
-import inspect
 import sys
 import types
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from keyfold import _core
+from keyfold._layers._changes import items, opaque
+from keyfold._layers._code import MAKERS, scan
+from keyfold._layers._static import (
+    ABSENT,
+    attributes,
+    class_dict,
+    content,
+    has,
+    inner,
+    intercepts,
+    is_of_a_library,
+    mro,
+)
 
-__all__ = ["Watched", "containers", "take_back", "watched"]
+__all__ = ["ABSENT", "Reads", "Watched", "watched"]
 
-# The most functions whose names are watched: the function, and those that it calls.
-_MAX_FUNCTIONS = 64
-# Methods and functions whose effect a recording wouldn't have, by name.
-_EFFECTS = {"backward", "manual_seed", "requires_grad_", "set_rng_state", "set_state"}
+# A guard, which a replay compares by identity:
+# (dict, name, value)      the dict has this item; if `value` is ABSENT, it has none of the name
+# (container, None, items) a list, set or deque has just these items; a dict, these keys and values
+#                          in turn
+# (object, name, value)    the attribute is this object; if `value` is ABSENT, there is none
+Watched = tuple[Any, str | None, Any]
 
-# Libraries that don't read what a user assigns; their functions aren't looked into.
-_LIBRARIES = sys.stdlib_module_names | {"keyfold", "numpy"}
+# The most functions whose code is scanned: the function, and those that it calls.
+_MAX_FUNCTIONS = 512
+# A replay compares a guard in about 25 ns: more of them would take longer than most calls.
+_MAX_GUARDS = 10_000
+_MAX_OBJECTS = 100_000
 
-Watched = tuple[Any, str, Any]
+# Classes of objects that have nothing to be followed. Classes are compared by identity here and
+# below: metaclasses may define `__eq__` and `__hash__`.
+_ATOMS = frozenset(
+    id(kind)
+    for kind in (
+        type(None), bool, int, float, complex, str, bytes, type(...), range, slice,
+        types.CodeType, np.ufunc,
+        _core.Tensor, _core.DType, _core.Device,
+    )
+)  # fmt: skip
+
+# Attributes of objects that call functions.
+_INNER: dict[int, tuple[str, ...]] = {
+    id(types.MethodType): ("__func__", "__self__"),
+    id(types.BuiltinMethodType): ("__self__",),
+    id(types.MethodWrapperType): ("__self__",),
+    id(staticmethod): ("__func__",),
+    id(classmethod): ("__func__",),
+    id(property): ("fget",),
+    id(functools.cached_property): ("func",),
+    id(functools.partial): ("func", "args", "keywords"),
+    id(functools.partialmethod): ("func", "args", "keywords"),
+}
+
+# Special methods that a call with an object doesn't run: it was made before, and isn't copied.
+_UNCALLED = MAKERS | {
+    "__new__", "__setattr__", "__delattr__", "__del__", "__repr__", "__str__", "__format__",
+    "__dir__", "__sizeof__", "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__",
+    "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__init_subclass__",
+}  # fmt: skip
+# Those that are run where the class is called.
+_OF_NEW = MAKERS | {"__new__", "__setattr__"}
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+class Reads(NamedTuple):
+    """What `watched` found.
 
-
-def _effect(function: types.FunctionType) -> str | None:
-    """The reason why a function has an effect besides its results; None if none is seen."""
-    enclosing = function.__code__.co_freevars
-    for code in _codes(function.__code__):
-        for one in dis.get_instructions(code):
-            kind, _, place = one.opname.partition("_")
-            if kind not in ("STORE", "DELETE"):
-                continue
-            if place == "GLOBAL" or (place == "DEREF" and one.argval in enclosing):
-                return f"it assigns the variable {one.argval}, which isn't its own"
-            if place == "ATTR":
-                return f"it assigns an attribute, {one.argval}"
-        for name in code.co_names:
-            if name in _EFFECTS:
-                return f"it calls {name}"
-    return None
-
-
-def watched(f: Any, arguments: Iterable[Any]) -> tuple[list[Watched], str | None]:
-    """What a function reads besides its arguments: (holder, name, value) of globals and cells.
-
-    The functions that it calls are looked into: those that it knows by name, and methods of what it
-    reads and of its arguments. The second result is the reason why it can't be recorded, if it has
-    an effect.
+    Attributes:
+        guards: what the function reads.
+        reason: why it can't be recorded; None if it can, as far as its code says.
+        state: the objects that it may change, for `snapshot`.
     """
-    found: list[Watched] = []
-    called, seen = [f], set[Any]()
-    while called:
-        function = _function(called.pop())
-        if function is None or function in seen:
-            continue
-        if len(seen) == _MAX_FUNCTIONS:
-            return found, f"it calls more than {_MAX_FUNCTIONS} functions"
-        seen.add(function)
-        variables = function.__globals__
-        # The function that `value_and_grad(f)` returns is named as `f` is, and is keyfold's.
-        is_users = str(variables.get("__name__")).partition(".")[0] not in _LIBRARIES
-        if is_users and (effect := _effect(function)) is not None:
-            return found, effect
-        names = dict.fromkeys(n for code in _codes(function.__code__) for n in code.co_names)
-        read: list[Watched] = [(variables, n, variables[n]) for n in names if n in variables]
-        for cell in function.__closure__ or ():
-            try:
-                read.append((cell, "cell_contents", cell.cell_contents))
-            except ValueError:  # it is empty yet
-                continue
-        found += read
-        inner = getattr(function, "__wrapped__", None)
-        for value in [*(value for _, _, value in read), *arguments, inner]:
-            if not _is_of_a_library(value):
-                called.append(value)
-                called += _methods(value, names)
-    return found, None
+
+    guards: list[Watched]
+    reason: str | None
+    state: list[Any]
 
 
-def _wrapped(value: Any) -> Any:
-    """The function that an object is made of, as `fuse` and other decorators say it."""
-    own = getattr(value, "__dict__", None)
-    return own.get("__wrapped__") if isinstance(own, dict) else None
+def watched(f: Any, arguments: Iterable[Any]) -> Reads:
+    """Find what a function reads besides its arguments.
+
+    Args:
+        f: the function.
+        arguments: its arguments that aren't containers; arrays among them aren't part of the state.
+    """
+    # The caller checks collections among the arguments, and replaces arrays.
+    seen = [
+        one for one in arguments if not issubclass(type(one), np.ndarray) and opaque(one) is None
+    ]
+    walk = _Walk([f, *seen])
+    walk.run()
+    return Reads(list(walk.guards.values()), walk.reason, walk.state)
 
 
-def _function(value: Any) -> types.FunctionType | None:
-    """The Python function that a call of an object runs, as far as that is known."""
-    while not isinstance(value, types.FunctionType):
-        if (inner := _wrapped(value)) is not None:
-            value = inner
-        elif isinstance(value, functools.partial):
-            value = value.func
-        elif isinstance(value, types.MethodType):
-            value = value.__func__
-        elif isinstance(value, type):
-            return None
+class _Walk:
+    """A walk from objects to those that their code reads, and those that these hold."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.guards: dict[tuple[int, str | None], Watched] = {}
+        self.reason: str | None = None
+        self.state: list[Any] = []
+        self._todo = values
+        # By identity; the objects stay alive, so that none gets another's.
+        self._seen: dict[int, Any] = {}
+        self._objects = 0
+        self._functions = 0
+        # The names of attributes that code reads, and what has attributes: the object, its
+        # `__dict__`, and how many of the names were read of it.
+        self._names: dict[str, None] = {}
+        self._holders: list[tuple[Any, dict[str, Any] | None, list[int]]] = []
+        self._looks_up = False
+        self._classes: set[tuple[int, bool]] = set()
+        self._members: dict[tuple[int, str], Any] = {}
+
+    def run(self) -> None:
+        while self._todo and self.reason is None:
+            value = self._todo.pop()
+            if id(type(value)) not in _ATOMS and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._count(1)
+                # An object of an unusual class, which raises, isn't looked into.
+                with contextlib.suppress(Exception):
+                    self._visit(value)
+            if not self._todo:
+                self._read_attributes()
+
+    def _count(self, objects: int) -> None:
+        self._objects += objects
+        if self._objects > _MAX_OBJECTS:
+            self.reason = f"it reads more than {_MAX_OBJECTS} objects"
+
+    def _guard(self, holder: Any, name: str | None, value: Any) -> None:
+        self.guards.setdefault((id(holder), name), (holder, name, value))
+        if value is not ABSENT:
+            self._todo.append(value)
+        if len(self.guards) > _MAX_GUARDS:
+            self.reason = f"it reads more than {_MAX_GUARDS} objects"
+
+    def _visit(self, value: Any) -> None:
+        kind = type(value)
+        if kind is types.FunctionType:
+            self._function(value)
+        elif (base := next((one for one in mro(kind) if id(one) in _INNER), None)) is not None:
+            self._todo += [inner(value, base, name) for name in _INNER[id(base)]]
+            if not is_of_a_library(kind):
+                self._object(value, kind)
+        elif issubclass(kind, type):
+            if not is_of_a_library(value):
+                self._holders.append((value, None, [0]))
+                self._class(value, is_called=True)
+        elif issubclass(kind, types.ModuleType):
+            own = attributes(value) or {}
+            if not is_of_a_library(str(own.get("__name__"))):
+                self._holders.append((value, own, [0]))
+        elif issubclass(kind, np.ndarray):
+            self.state.append(value)
+        elif (reason := opaque(value)) is not None:
+            self.reason = reason
         else:
-            value = getattr(type(value), "__call__", None)  # noqa: B004 - its value, not a test
-            if not isinstance(value, types.FunctionType) and _wrapped(value) is None:
-                return None
-    return value
+            self._object(value, kind)
+
+    def _object(self, value: Any, kind: type) -> None:
+        found = items(value)
+        if found is not None:
+            self._container(value, found)
+        elif issubclass(kind, tuple):
+            self._todo += tuple.__iter__(value)
+        elif issubclass(kind, frozenset):
+            self._todo += frozenset.__iter__(value)
+        own = attributes(value)
+        if not is_of_a_library(kind):
+            self._holders.append((value, own, [0]))
+            self._class(kind, is_called=False)
+        elif own is not None and "__wrapped__" in own:  # `fuse` and other decorators
+            self._todo.append(own["__wrapped__"])
+            return
+        if found is not None or not is_of_a_library(kind):
+            self.state.append(value)
+
+    def _container(self, value: Any, found: tuple[Any, ...]) -> None:
+        self._count(len(found))
+        self.guards.setdefault((id(value), None), (value, None, found))
+        self._todo += [item for item in found if id(type(item)) not in _ATOMS]
+
+    def _function(self, function: types.FunctionType) -> None:
+        own = function.__dict__
+        if "__wrapped__" in own:
+            self._todo.append(own["__wrapped__"])
+        # By its module's name: what `value_and_grad(f)` returns is named as `f` is.
+        module = str(function.__globals__.get("__name__"))
+        if is_of_a_library(module):
+            # What it is made of isn't assigned later, and may be functions of the user's.
+            cells = [content(cell) for cell in function.__closure__ or ()]
+            self._todo += [value for value in cells if value is not ABSENT and callable(value)]
+            return
+        self._functions += 1
+        code = scan(function.__code__)
+        if self._functions > _MAX_FUNCTIONS:
+            self.reason = f"it calls more than {_MAX_FUNCTIONS} functions"
+        elif code.effect is not None:
+            self.reason = code.effect
+        elif code.stores_items and module == "keyfold.optim":
+            self.reason = "it changes the state of an optimizer"
+        if own:
+            self._holders.append((function, own, [0]))
+        self._guard(function, "__code__", function.__code__)
+        if function.__defaults__ is not None:
+            self._guard(function, "__defaults__", function.__defaults__)
+        if function.__kwdefaults__ is not None:
+            self._guard(function, "__kwdefaults__", function.__kwdefaults__)
+        self._variables(function, code.variables)
+        for name in code.modules:
+            self._todo += [sys.modules.get(name), sys.modules.get(name.partition(".")[0])]
+        self._names |= dict.fromkeys(code.attributes)
+        self._looks_up |= code.looks_up
+
+    def _variables(self, function: types.FunctionType, names: Iterable[str]) -> None:
+        """Guard the globals, builtins and enclosing variables of a function."""
+        variables = function.__globals__
+        builtins: dict[str, Any] = cast("Any", function).__builtins__
+        for name in names:
+            self._guard(variables, name, variables.get(name, ABSENT))
+            if name not in variables:
+                self._guard(builtins, name, builtins.get(name, ABSENT))
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            value = content(cell)
+            if name != "__class__":
+                self._guard(cell, "cell_contents", value)
+            elif value is not ABSENT:  # of `super()`, which doesn't call it
+                self._class(value, is_called=False)
+
+    def _class(self, kind: type, *, is_called: bool) -> None:
+        """Follow the special methods of a class, those of new objects if it is called."""
+        if (id(kind), is_called) in self._classes or is_of_a_library(kind):
+            return
+        self._classes.add((id(kind), is_called))
+        if type(kind) is not type:
+            self._class(type(kind), is_called=False)
+        for base in mro(kind):
+            for name, member in () if is_of_a_library(base) else list(class_dict(base).items()):
+                is_run = name not in _UNCALLED or (is_called and name in _OF_NEW)
+                if is_run and name.startswith("__") and name.endswith("__") and callable(member):
+                    self._member(kind, name)
+
+    def _member(self, kind: type, name: str) -> Any:
+        """Guard and follow an attribute of a class, and those that it hides, which `super()` reads.
+
+        Returns the one that is found first; ABSENT if only libraries' classes have it.
+        """
+        if (id(kind), name) not in self._members:
+            bases = [base for base in mro(kind) if name in class_dict(base)]
+            of_users = [class_dict(base)[name] for base in bases if not is_of_a_library(base)]
+            self._todo += of_users
+            first = class_dict(bases[0])[name] if of_users else ABSENT
+            self._members[id(kind), name] = first
+            value = first.__func__ if type(first) is staticmethod else first
+            # Others, as a class method, are made by each `getattr`.
+            is_kept = value is not first or _binds_nothing(first)
+            if of_users and is_kept and not intercepts(type(kind), name):
+                self._guard(kind, name, value)
+        return self._members[id(kind), name]
+
+    def _read_attributes(self) -> None:
+        """Read the attributes of what was found, by the names that were found since."""
+        names = list(self._names)
+        for holder, own, read in list(self._holders):
+            for name in names[read[0] :]:
+                with contextlib.suppress(Exception):
+                    self._attribute(holder, own, name)
+            read[0] = len(names)
+            is_object = not issubclass(type(holder), type | types.ModuleType | types.FunctionType)
+            if self._looks_up and own and is_object and (id(own), None) not in self.guards:
+                found = items(own) or ()
+                self._container(own, found)
+
+    def _attribute(self, holder: Any, own: dict[str, Any] | None, name: str) -> None:
+        if issubclass(type(holder), type):
+            self._member(holder, name)
+            return
+        member = self._member(type(holder), name)
+        if type(member) is types.MemberDescriptorType:  # of `__slots__`
+            self._guard(holder, name, content(holder, member))
+        elif own is None or has(type(member), "__set__"):
+            return
+        elif name in own:
+            self._guard(own, name, own[name])
+        elif member is not ABSENT:
+            # The object's own would hide the class's.
+            self._guard(own, name, ABSENT)
 
 
-def _methods(value: Any, names: Iterable[str]) -> Iterator[Any]:
-    """The methods and properties of an object, or functions of a module, with one of the names."""
-    holder = value if isinstance(value, type | types.ModuleType) else type(value)
-    for name in names:
-        own = inspect.getattr_static(holder, name, None)
-        if isinstance(own, staticmethod | classmethod):
-            own = own.__func__
-        if isinstance(own, property):
-            own = own.fget
-        is_function = isinstance(own, types.FunctionType) or _wrapped(own) is not None
-        if is_function and not _is_of_a_library(own):
-            yield own
-
-
-def _is_of_a_library(value: Any) -> bool:
-    if isinstance(value, types.ModuleType):
-        name = value.__name__
-    else:
-        named = value if isinstance(value, type) else _function(value) or type(value)
-        name = str(named.__module__)
-    return name.partition(".")[0] in _LIBRARIES and name != "builtins"
-
-
-def containers(values: Iterable[Any]) -> Iterator[Any]:
-    """The lists and dicts among objects and their attributes."""
-    for value in values:
-        if type(value) in (list, dict):
-            yield value
-        elif not _is_of_a_library(value) and not isinstance(value, type | types.FunctionType):
-            yield from (own for own in _attributes(value) if type(own) in (list, dict))
-
-
-def _attributes(value: Any) -> list[Any]:
-    own = getattr(value, "__dict__", None)
-    return list(own.values()) if type(own) is dict else []
-
-
-def take_back(before: list[tuple[Any, Any]], recorder: _core._Recorder) -> bool:
-    """Remove a recorder's tensors from lists and dicts that had other items before.
-
-    Returns whether there were any.
-    """
-    found = False
-    for container, old in before:
-        items = container.items() if isinstance(container, dict) else enumerate(container)
-        recorded = [at for at, item in list(items) if recorder.made(item)]
-        found = found or bool(recorded)
-        if recorded and isinstance(container, list):
-            # Another thread may have changed the others.
-            if len(container) == len(old):
-                for at in recorded:
-                    container[at] = old[at]
-            else:
-                container[:] = [item for item in container if not recorder.made(item)]
-        elif recorded:
-            kept = {at: old[at] for at in recorded if at in old}
-            for at in recorded:
-                del container[at]
-            container.update(kept)
-    return found
+def _binds_nothing(member: Any) -> bool:
+    """Whether the attribute of a class is the object in its `__dict__`."""
+    kind = type(member)
+    is_function = kind is types.FunctionType or issubclass(kind, _core._Fused)
+    return is_function or not has(kind, "__get__")

@@ -176,7 +176,8 @@ fn decide_anew(
     let device = device_of(context, args);
     if !written.is_empty() {
         let is_pending = |at: &usize| match args[*at] {
-            ValueRef::Tensor(tensor) => tensor.is_pending(),
+            // A read-only one is an error of the call.
+            ValueRef::Tensor(tensor) => tensor.is_pending() && tensor.is_writable(),
             _ => false,
         };
         return Ok(match &forms[..] {
@@ -190,7 +191,7 @@ fn decide_anew(
                     CallForm { key, forms, structure, written, device, evaluates, is_random, cost };
                 Decision::Record(Arc::new(form))
             }
-            _ => AtOnce("it writes to memory that isn't pending"),
+            _ => AtOnce("it writes to memory that isn't pending, or is read-only"),
         });
     }
     let fresh = forms.iter().flatten().filter(|form| form.memory == Memory::Fresh).count();

@@ -77,7 +77,7 @@ pub use fusion::BackendKernel;
 pub use host::{Host, ProgramPlace, Site, set_host};
 pub use operation::for_each_tensor;
 pub(crate) use recording::note_requires_grad;
-pub use recording::{Recording, check_readable, is_recording};
+pub use recording::{READS, Recording, is_recording, note_unrecordable};
 pub use session::{AtOnce, Ending, Options, Session, Statistics, as_data};
 pub(crate) use settle::shares_held_by_pipelines;
 
@@ -118,7 +118,7 @@ pub fn flush() -> Result<()> {
 /// # Errors
 /// An interrupt.
 pub(crate) fn run_waiting() -> Result<bool> {
-    match Session::current().filter(|session| !session.only_records && !session.is_run_here()) {
+    match Session::current().filter(|session| !session.only_records() && !session.is_run_here()) {
         Some(session) if session.pending_count() > 0 => session.run_all().map(|()| true),
         _ => Ok(false),
     }

@@ -96,6 +96,16 @@ impl Operation {
         });
     }
 
+    /// Returns whether it may fail for some elements: pointwise operations of integers may, sums and softmax don't, and
+    /// of others nothing is known.
+    pub(super) fn may_fail(&self) -> bool {
+        if self.evaluates.is_none() {
+            return self.rows() == 0 && self.reduces().is_none();
+        }
+        let mut results = self.results.iter().flatten();
+        results.any(|slot| !slot.dtype.is_floating() && !slot.dtype.is_complex())
+    }
+
     /// Calls `f` with each tensor of the arguments.
     pub(super) fn each_tensor(&self, f: &mut impl FnMut(&Tensor)) {
         let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);

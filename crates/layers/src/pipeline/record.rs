@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{
-    CallContext, DispatchKey, DispatchKeySet, LocalContext, Value as _, local_data, with_local_data,
+    CallContext, DispatchKey, DispatchKeySet, LocalContext, Value as _, local_data, outside_layers,
+    with_local_data,
 };
 use keyfold_tensor::device::current_stream;
 use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
@@ -130,6 +131,10 @@ pub(super) fn at_deferred(
     if depth == 0 || session.is_run_here() {
         return compute(context, args, Some(&session));
     }
+    if has_examples(args) {
+        // A kernel that calls operators, since Vmap has no rule for it: those are recorded.
+        return outside_layers(Session::keys(), || context.call_below(args));
+    }
     if session.may_follow() && compared != std::ptr::from_ref(context.operator()).addr() {
         let keyset = keyset_below(context);
         let call = Recorded { context, args, read: args, keyset, layers: NONE };
@@ -141,19 +146,32 @@ pub(super) fn at_deferred(
     let mut key = Key::new();
     let fits = inference.is_some() && key.fill(context, args);
     wait_for_others(&session, args)?;
-    match decide(context, args, inference, fits.then_some(&key))? {
-        Decision::AtOnce(reason) if session.only_records => {
-            Err(session
-                .refuse(&format!("{} can't be recorded: {reason}", context.operator().name())))
-        }
+    let decision = decide(context, args, inference, fits.then_some(&key))?;
+    if session.only_records() {
+        session.note_dispatcher(context.operator());
+    }
+    match decision {
         Decision::AtOnce(reason) => {
-            session.note_at_once(context.operator().name(), reason);
+            if session.only_records() {
+                let name = context.operator().name();
+                session.run_instead(&format!("{name} can't be recorded: {reason}"))?;
+            }
+            session.note_at_once(context.operator(), reason);
             compute(context, args, Some(&session))
         }
         Decision::Below => compute(context, args, Some(&session)),
         Decision::View => view(context, args),
         Decision::Record(form) => record(&session, context, args, form),
     }
+}
+
+/// Returns whether there are examples of a batch among the arguments.
+fn has_examples(args: &[ValueRef<'_>]) -> bool {
+    let mut found = false;
+    for arg in args {
+        for_each_tensor(*arg, &mut |tensor| found |= tensor.keys().contains(DispatchKey::Vmap));
+    }
+    found
 }
 
 /// Runs what arguments wait for in other pipelines, those of other threads.
@@ -228,11 +246,23 @@ impl Kept<'_> {
     fn push_tensor(&mut self, tensor: &Tensor) -> Result<()> {
         let pending = tensor.pending_buffer();
         if pending.is_some_and(PendingBuffer::is_pending) {
-            self.args.push(Value::Tensor(tensor.clone()));
+            let backend = DispatchKey::from_device_type(tensor.device().kind());
+            let layers = tensor.keys() - DispatchKeySet::from([backend, DispatchKey::Deferred]);
+            let has_graph = layers == DispatchKey::Autograd.into();
+            let kept = match has_graph && self.session.only_records() {
+                // A graph has references to memory, by which the recorder tells what escapes.
+                true => {
+                    let detached = tensor.detach();
+                    detached.insert_key(DispatchKey::Deferred)?;
+                    detached
+                }
+                false => tensor.clone(),
+            };
+            self.args.push(Value::Tensor(kept));
             return Ok(());
         }
         // A recording reads what is there when it is replayed.
-        if tensor.buffer().is_lent() && !self.session.only_records {
+        if tensor.buffer().is_lent() && !self.session.only_records() {
             let (copy, is_new) = copy_of(self.session, tensor)?;
             self.copied += if is_new { bytes_of(&copy) } else { 0 };
             self.versions.push(copy.version());
@@ -353,6 +383,7 @@ fn record(
         bytes,
     };
     state.waiting.push(Arc::new(operation));
+    state.has_written |= written;
     session.start_clock(&mut state);
     state.pending_bytes += bytes;
     state.statistics.recorded += 1;

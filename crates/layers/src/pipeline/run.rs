@@ -37,6 +37,13 @@ impl Session {
         first.map_or(Ok(()), |failure| Err(failure.error.again()))
     }
 
+    /// Returns the error of the first operation that failed, of those that nobody was told of.
+    fn first_failure(&self) -> Option<SharedError> {
+        let state = self.lock_as_is();
+        let first = state.unreported.iter().min_by_key(|failure| failure.index);
+        first.map(|failure| failure.error.clone())
+    }
+
     /// Runs all operations that wait, and keeps failures for later.
     ///
     /// # Errors
@@ -127,39 +134,49 @@ impl Session {
 
     /// Runs the operations that `choose` names, in order.
     fn run(&self, choose: impl FnOnce(&mut State) -> Vec<usize>) -> Result<()> {
-        if self.only_records {
-            return Err(self.refuse(recording::READS));
+        if self.only_records() {
+            self.run_instead(recording::READS)?;
         }
         let _turn = self.take_turn()?;
-        let (chosen, held, old, outdated, observed, before) = {
+        let (chosen, held, old, outdated, observed, before, is_in_order) = {
             let mut state = self.lock();
+            let is_in_order = std::mem::take(&mut state.is_in_order);
             let chosen = choose(&mut state);
             let held = Held::of(chosen.iter().filter_map(|index| state.waiting.get(*index)));
             let before = state.statistics;
             // A few operations that a call needs aren't worth a look at all that waits.
             let is_all = chosen.len() == state.waiting.len();
             state.is_part |= !is_all;
-            let is_plain = is_all && self.options.check.is_none();
+            let is_plain = is_all && self.options.check.is_none() && !is_in_order;
             let observed = if is_plain { Observed::of(&mut state, &held) } else { None };
-            let old = if is_all { state.merge_equal_calls(&held) } else { Vec::new() };
+            let merges = is_all && !is_in_order;
+            let old = if merges { state.merge_equal_calls(&held) } else { Vec::new() };
             if !chosen.is_empty() {
                 state.statistics.flushes += 1;
             }
-            (chosen, held, old, std::mem::take(&mut state.outdated), observed, before)
+            let outdated = std::mem::take(&mut state.outdated);
+            (chosen, held, old, outdated, observed, before, is_in_order)
         };
         // Without the lock: one of them may be the last reference to a large graph.
         drop((old, outdated));
-        let operations = self.without_dead(&chosen);
+        let kept = if is_in_order { self.that_may_fail(&chosen) } else { Vec::new() };
+        let operations = self.without_dead(&chosen, &kept);
         let watch = Watch::new();
         let expected = self.expected(&operations, &watch)?;
-        let planned = fusion::plan(&operations, &held);
+        let planned = if is_in_order { None } else { fusion::plan(&operations, &held) };
         self.lock().statistics.planned +=
             planned.as_ref().map_or(0, |(_, is_new)| (*is_new).into());
         let plan =
             planned.map_or_else(|| Arc::new(Plan::one_by_one(operations.len())), |own| own.0);
         let sequence = observed.and_then(|observed| observed.record(&operations, &plan));
-        let mut steps = plan.steps.iter();
-        steps.try_for_each(|step| self.run_step(step, &operations, &expected, &watch))?;
+        for step in &plan.steps {
+            self.run_step(step, &operations, &expected, &watch)?;
+            // Where the calls are those of a function that isn't recorded, none comes after one that fails.
+            if is_in_order && let Some(error) = self.first_failure() {
+                self.give_up_after(&error);
+                break;
+            }
+        }
         if let Some(sequence) = sequence {
             let added = self.lock().statistics.combine(before, u64::wrapping_sub);
             sequence.keep(added);
@@ -222,16 +239,31 @@ impl Session {
         memory.writer().filter(|_| memory.is_of(self) && memory.is_pending())
     }
 
-    /// Removes operations without an effect, and returns the others in order.
-    pub(super) fn without_dead(&self, chosen: &[usize]) -> Vec<Arc<Operation>> {
-        let mut kept = Vec::with_capacity(chosen.len());
+    /// Returns the operations that may fail for some elements, or do anything since their kernels are users' own: a
+    /// function that isn't recorded would run those whose results nobody reads, too.
+    pub(super) fn that_may_fail(&self, chosen: &[usize]) -> Vec<usize> {
+        let all: Vec<Arc<Operation>> = {
+            let state = self.lock();
+            // A merged call fails as the one that is read instead.
+            let other = chosen.iter().filter(|index| !state.merged.contains_key(*index));
+            other.filter_map(|index| state.waiting.get(*index).cloned()).collect()
+        };
+        // Without the lock: a look at kernels may drop others.
+        let may_fail = |one: &&Arc<Operation>| one.may_fail() || !fusion::is_own(one);
+        all.iter().filter(may_fail).map(|one| one.index).collect()
+    }
+
+    /// Removes operations without an effect but those to keep, and returns the others in order.
+    pub(super) fn without_dead(&self, chosen: &[usize], kept: &[usize]) -> Vec<Arc<Operation>> {
+        let is_kept = |index: &usize| kept.binary_search(index).is_ok();
+        let mut left = Vec::with_capacity(chosen.len());
         // From the last one, whose arguments may have been all that held others' results.
         let mut rest = chosen.iter().rev();
         loop {
             let mut state = self.lock();
             let dead = rest.find(|index| match state.waiting.get(**index) {
-                Some(one) if !one.is_dead() || state.running.contains(index) => {
-                    kept.push(Arc::clone(one));
+                Some(one) if !one.is_dead() || is_kept(index) || state.running.contains(index) => {
+                    left.push(Arc::clone(one));
                     false
                 }
                 found => found.is_some(),
@@ -242,8 +274,8 @@ impl Session {
             // Without the lock: an argument may be the last reference to a large graph.
             drop(dead.take_args());
         }
-        kept.reverse();
-        kept
+        left.reverse();
+        left
     }
 
     /// Computes operations together. Returns false if that can't be done, or if some of them ran meanwhile:
@@ -393,12 +425,17 @@ impl Session {
         let call = self.describe(operation);
         let failure = Arc::new(Failure::new(operation, call, error));
         let error = failure.error.clone();
+        let index = operation.index;
         let mut state = self.lock();
         state.statistics.failed += 1;
-        state.unreported.push(failure);
+        let is_first = state.unreported.is_empty();
+        state.unreported.push(Arc::clone(&failure));
         // Concurrent steps may run before others that were recorded earlier.
-        let last = state.unreported.iter().max_by_key(|one| one.index).cloned();
-        let old = std::mem::replace(&mut state.last_failure, last);
+        let is_last = |last: &Arc<Failure>| is_first || last.index < index;
+        let old = match state.last_failure.as_ref().is_none_or(is_last) {
+            true => state.last_failure.replace(failure),
+            false => None,
+        };
         drop(state);
         // Without the lock, since it keeps its operations' arguments.
         drop(old);

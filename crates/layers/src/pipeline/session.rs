@@ -8,10 +8,12 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result, SharedError};
+use keyfold_dispatch::schema::Argument;
 use keyfold_dispatch::{
-    DispatchKey, DispatchKeySet, LocalContext, LocalGuard, include_keys_with, local_data,
+    DispatchKey, DispatchKeySet, Dispatcher, LocalContext, LocalGuard, Operator, include_keys_with,
+    local_data,
 };
-use keyfold_tensor::{PendingBuffer, PendingSource};
+use keyfold_tensor::{DeviceBuffer, PendingBuffer, PendingSource, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -191,8 +193,16 @@ pub(super) struct State {
     pub(super) last_failure: Option<Arc<Failure>>,
     pub(super) statistics: Statistics,
     pub(super) at_once: Vec<AtOnce>,
-    /// The reason why the program can't be recorded, in a session that only records.
+    /// The reason why the program can't be recorded, in a session that only recorded.
     pub(super) refused: Option<String>,
+    /// The memory of placeholders that stand for inputs, and the inputs' own.
+    pub(super) placeholders: Vec<(Arc<PendingBuffer>, Arc<dyn DeviceBuffer>)>,
+    /// Whether placeholders were recorded as different memories that may be one: what was recorded runs one by one.
+    pub(super) is_in_order: bool,
+    /// Whether a call that writes was recorded, or ran at once.
+    pub(super) has_written: bool,
+    /// The dispatchers of the operators that were called, with the state of their registrations.
+    pub(super) called: Vec<(Dispatcher<Value>, u64)>,
     /// The context of the last recorded operation, which most share.
     pub(super) context: Option<Arc<LocalContext>>,
     /// Those that no waiting operation reads are dropped at the end of a run.
@@ -203,8 +213,10 @@ pub(super) struct State {
 pub struct Session {
     this: Weak<Session>,
     pub(super) options: Options,
-    /// Whether it only records, for a [`Recording`](super::Recording): nothing runs.
-    pub(super) only_records: bool,
+    /// Whether it was made for a [`Recording`](super::Recording).
+    is_recorder: bool,
+    /// Whether it only records: nothing runs.
+    only_records: AtomicBool,
     /// Whether calls are recorded.
     pub(super) open: AtomicBool,
     /// Whether a thread runs operations: the state says which.
@@ -241,11 +253,12 @@ impl Session {
         Ok(Session::of(options, false))
     }
 
-    pub(super) fn of(options: Options, only_records: bool) -> Arc<Session> {
+    pub(super) fn of(options: Options, is_recorder: bool) -> Arc<Session> {
         Arc::new_cyclic(|this| Session {
             this: Weak::clone(this),
             options,
-            only_records,
+            is_recorder,
+            only_records: AtomicBool::new(is_recorder),
             open: AtomicBool::new(false),
             runs: AtomicBool::new(false),
             matches: AtomicBool::new(false),
@@ -339,6 +352,9 @@ impl Session {
         }
         // After an interrupt calls still wait; otherwise none does.
         self.give_up();
+        let placeholders = std::mem::take(&mut self.lock_as_is().placeholders);
+        // Without the lock: other libraries may own their memory.
+        drop(placeholders);
         flushed
     }
 
@@ -360,7 +376,7 @@ impl Session {
                 "the pipeline's block was left before this tensor was computed",
             ))
         };
-        let (left, _copies, _outdated): (Vec<Arc<Operation>>, Copies, Vec<_>) = {
+        let left = {
             let mut state = self.lock();
             if state.blocks > 0 {
                 return;
@@ -369,35 +385,25 @@ impl Session {
             if state.gives_up {
                 return;
             }
-            let left = std::mem::take(&mut state.waiting);
-            let (first, list) = (left.next(), left.list);
-            state.waiting.first = first;
-            state.pending_bytes = 0;
-            (state.spared_bytes, state.counted) = (0, 0);
-            state.readers.clear();
-            state.merged.clear();
-            state.oldest = None;
-            state.set_context(None);
-            let outdated = std::mem::take(&mut state.outdated);
-            (list.into_iter().flatten().collect(), std::mem::take(&mut state.copies), outdated)
+            state.take_waiting()
         };
-        if left.is_empty() {
-            return;
-        }
-        let error = error();
-        for operation in &left {
-            for memory in operation.results.iter().flatten().filter_map(Slot::held) {
-                memory.fail(error.clone());
-            }
-            let args = operation.take_args();
-            for at in &operation.written {
-                if let Some(keyfold_tensor::Value::Tensor(tensor)) = args.get(*at)
-                    && let Some(memory) = tensor.pending_buffer()
-                {
-                    memory.fail(error.clone());
-                }
-            }
-        }
+        left.fail(error);
+    }
+
+    /// Gives up what waits, whose readers get the error of an operation before it.
+    pub(super) fn give_up_after(&self, error: &SharedError) {
+        let left = self.lock().take_waiting();
+        left.fail(|| error.clone());
+    }
+
+    /// Returns whether it only records: nothing runs.
+    pub(super) fn only_records(&self) -> bool {
+        self.is_recorder && self.only_records.load(Ordering::Relaxed)
+    }
+
+    /// Has it run operations. Returns whether it only recorded before.
+    pub(super) fn begin_to_run(&self) -> bool {
+        self.only_records.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether calls are recorded.
@@ -454,9 +460,12 @@ impl Session {
     }
 
     /// Notes a call that runs at once.
-    pub(super) fn note_at_once(&self, operator: &str, reason: &'static str) {
+    pub(super) fn note_at_once(&self, operator: &Operator<Value>, reason: &'static str) {
+        let writes = |argument: &Argument| argument.alias.as_ref().is_some_and(|a| a.write);
+        let (writes, operator) = (operator.schema().arguments.iter().any(writes), operator.name());
         let mut state = self.lock_as_is();
         state.statistics.at_once += 1;
+        state.has_written |= writes;
         let known = state.at_once.iter_mut().find(|c| c.operator == operator && c.reason == reason);
         match known {
             Some(known) => known.count += 1,
@@ -481,6 +490,56 @@ impl Session {
     }
 }
 
+/// What waited when it was given up.
+struct Left {
+    operations: Vec<Arc<Operation>>,
+    /// Dropped without the state's lock, since they may be the last references to any objects.
+    _copies: Copies,
+    _outdated: Vec<Outdated>,
+}
+
+impl State {
+    fn take_waiting(&mut self) -> Left {
+        let left = std::mem::take(&mut self.waiting);
+        let (first, list) = (left.next(), left.list);
+        self.waiting.first = first;
+        self.pending_bytes = 0;
+        (self.spared_bytes, self.counted) = (0, 0);
+        self.readers.clear();
+        self.merged.clear();
+        self.oldest = None;
+        self.set_context(None);
+        Left {
+            operations: list.into_iter().flatten().collect(),
+            _copies: std::mem::take(&mut self.copies),
+            _outdated: std::mem::take(&mut self.outdated),
+        }
+    }
+}
+
+impl Left {
+    /// Gives the error to the readers of what operations would have written.
+    fn fail(self, error: impl FnOnce() -> SharedError) {
+        if self.operations.is_empty() {
+            return;
+        }
+        let error = error();
+        for operation in &self.operations {
+            for memory in operation.results.iter().flatten().filter_map(Slot::held) {
+                memory.fail(error.clone());
+            }
+            let args = operation.take_args();
+            for at in &operation.written {
+                if let Some(Value::Tensor(tensor)) = args.get(*at)
+                    && let Some(memory) = tensor.pending_buffer()
+                {
+                    memory.fail(error.clone());
+                }
+            }
+        }
+    }
+}
+
 impl PendingSource for Session {
     fn run_for(&self, buffer: &PendingBuffer) -> Result<()> {
         self.run_reading(buffer)
@@ -502,7 +561,7 @@ impl Drop for Session {
         if self.options.max_wait.is_some() {
             timer::forget(&self.this);
         }
-        if self.only_records {
+        if self.is_recorder {
             recording::note_dropped();
         }
     }

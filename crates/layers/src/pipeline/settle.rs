@@ -49,17 +49,17 @@ fn runnable(sessions: &[Arc<Session>]) -> impl Iterator<Item = &Arc<Session>> {
 /// Runs what waits to read a tensor's memory. A recorder's replays read what is there then.
 fn settle_memory(tensor: &Tensor) -> Result<()> {
     let sessions = sessions();
-    let mut waiting = runnable(&sessions).filter(|session| !session.only_records);
+    let mut waiting = runnable(&sessions).filter(|session| !session.only_records());
     waiting.try_for_each(|session| session.settle_memories(&[tensor]))
 }
 
 /// Runs the recorded draws of all pipelines.
 fn settle_random() -> Result<()> {
-    if let Some(recorder) = Session::current().filter(|session| session.only_records) {
-        return Err(recorder.refuse("it reads or sets the random state"));
+    if let Some(recorder) = Session::current().filter(|session| session.only_records()) {
+        recorder.run_instead("it reads or sets the random state")?;
     }
     let sessions = sessions();
-    let mut running = runnable(&sessions).filter(|session| !session.only_records);
+    let mut running = runnable(&sessions).filter(|session| !session.only_records());
     running.try_for_each(|session| session.settle_random())
 }
 

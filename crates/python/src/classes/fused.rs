@@ -4,11 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalKeys};
-use keyfold_layers::pipeline::{self, Recording, Session};
+use keyfold_layers::autograd;
+use keyfold_layers::pipeline::{self, Ending, Recording, Session};
 use keyfold_tensor::Tensor;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::type_object::PyTypeInfo;
+use pyo3::types::{
+    PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyRange, PySlice, PyString, PyTuple,
+};
 use smallvec::SmallVec;
 
 use crate::call::{context, results};
@@ -41,10 +45,14 @@ enum Mode {
 /// from NumPy's have operators of their own.
 fn array<'py>(object: &Any<'py>) -> PyResult<Option<Tensor>> {
     let is_one = object.is_instance_of::<PyTensor>() || numpy_array::is_exact(object);
-    match is_one {
-        true => Ok(Some(arrays::view(object).py(object.py())?.with_token(OF_AN_OBJECT))),
-        false => Ok(None),
+    if !is_one {
+        return Ok(None);
     }
+    let view = arrays::view(object).py(object.py())?;
+    // What a pipeline has computed is a tensor as any other.
+    let is_done = view.pending_buffer().is_some_and(|pending| pending.filled().is_some());
+    let done = if is_done { view.completed().py(object.py())? } else { None };
+    Ok(Some(done.unwrap_or(view).with_token(OF_AN_OBJECT)))
 }
 
 /// Returns the keys that the context adds to calls, and those that it removes.
@@ -100,58 +108,129 @@ pub(crate) fn _fuse_mode(py: Python<'_>, leaves: Vec<Any<'_>>) -> PyResult<&'sta
 
 /// A function's calls, while they are recorded. Not for calling: see `keyfold.fuse`.
 #[pyclass(name = "_Recorder", module = "keyfold._core", frozen)]
-pub(crate) struct PyRecorder(Arc<Session>);
+pub(crate) struct PyRecorder {
+    session: Arc<Session>,
+    placeholders: Mutex<Vec<Tensor>>,
+    outputs: Mutex<Vec<Tensor>>,
+}
+
+impl PyRecorder {
+    fn placeholders(&self) -> MutexGuard<'_, Vec<Tensor>> {
+        self.placeholders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outputs(&self) -> MutexGuard<'_, Vec<Tensor>> {
+        self.outputs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[pymethods]
 impl PyRecorder {
     #[new]
     fn new() -> Self {
-        PyRecorder(Session::recorder())
+        let (placeholders, outputs) = (Mutex::default(), Mutex::default());
+        PyRecorder { session: Session::recorder(), placeholders, outputs }
     }
 
     /// The tensor that stands for an array while the calls are recorded; None for another object.
     fn placeholder<'py>(&self, object: &Any<'py>) -> PyResult<Option<Bound<'py, PyTensor>>> {
         let py = object.py();
         let Some(array) = array(object)? else { return Ok(None) };
-        tensor::wrap(py, self.0.placeholder(&array).py(py)?).map(Some)
+        let placeholder = self.session.placeholder(&array).py(py)?;
+        self.placeholders().push(placeholder.clone());
+        tensor::wrap(py, placeholder).map(Some)
     }
 
     /// The context manager that records the calls inside its block.
     fn guard(&self) -> PyGuard {
-        PyGuard::layer(Session::keys(), pipeline::as_data(&self.0)).named("fuse()")
+        PyGuard::layer(Session::keys(), pipeline::as_data(&self.session)).named("fuse()")
     }
 
     /// Whether an object is a tensor that was made while the calls were recorded.
     fn made(&self, object: &Any<'_>) -> bool {
         let is_own = |tensor: &Bound<'_, PyTensor>| {
-            tensor.get().tensor.pending_buffer().is_some_and(|pending| pending.is_of(&*self.0))
+            let pending = tensor.get().tensor.pending_buffer();
+            pending.is_some_and(|pending| pending.is_of(&*self.session))
         };
         object.cast::<PyTensor>().is_ok_and(is_own)
     }
 
-    /// Why the calls can't be recorded, if they can't.
+    /// Why the calls can't be recorded, if they can't: then they run.
     fn refused(&self) -> Option<String> {
-        self.0.refused()
+        self.session.refused()
     }
 
-    /// Ends the recording: `leaves` are the arguments, `placeholders` those of the arrays among them,
-    /// `watched` what the function reads besides, each as (holder, name, value).
+    /// Whether one of the calls writes.
+    fn has_written(&self) -> bool {
+        self.session.has_written()
+    }
+
+    /// Runs what was recorded, since the calls can't be recorded for this reason.
+    fn run_instead(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        context::in_context(py, || self.session.run_instead(reason))?.py(py)
+    }
+
+    /// Ends the recording. What waits runs, if that isn't for a recording and nothing stops the program.
+    fn close(&self, py: Python<'_>, stops: bool) -> PyResult<()> {
+        // They may be the last references to memory that others own.
+        drop(std::mem::take(&mut *self.placeholders()));
+        let ending = if stops { Ending::GiveUp } else { Ending::Run };
+        self.session.close(ending).py(py)
+    }
+
+    /// Takes the results; the reason if a recording can't give such.
+    fn keep(&self, outputs: Vec<Bound<'_, PyTensor>>) -> Option<&'static str> {
+        let is_result = |tensor: &Tensor| {
+            let backend = DispatchKey::from_device_type(tensor.device().kind());
+            tensor.keys() == DispatchKeySet::from([backend, DispatchKey::Deferred])
+        };
+        let outputs: Vec<Tensor> = outputs.iter().map(|one| one.get().tensor.clone()).collect();
+        let other = outputs.iter().find(|output| !is_result(output));
+        let reason = other.map(|other| match autograd::requires_grad(other) {
+            true => "a result requires gradients",
+            false => "a result has tangents, or another layer's key",
+        });
+        *self.outputs() = outputs;
+        reason
+    }
+
+    /// Whether a tensor that was made while the calls were recorded is held by somebody, besides the results.
+    fn escapes(&self) -> bool {
+        let (placeholders, outputs) = (self.placeholders(), self.outputs());
+        let own: Vec<&Tensor> = placeholders.iter().chain(&*outputs).collect();
+        self.session.escapes(&own)
+    }
+
+    /// The results, of calls that ran. `numpy`: as NumPy's arrays.
+    fn results<'py>(&self, py: Python<'py>, numpy: bool) -> PyResult<Vec<Any<'py>>> {
+        let library = if numpy { Caller::NUMPY } else { Caller::TENSOR };
+        let give = |output: Tensor| {
+            let done = output.completed().py(py)?;
+            results::tensor_to_py(py, done.unwrap_or(output), &[], library)
+        };
+        let outputs = std::mem::take(&mut *self.outputs());
+        outputs.into_iter().map(give).collect()
+    }
+
+    /// Makes the recording: `leaves` are the arguments, `watched` what the function reads besides, each as (holder,
+    /// name, value).
     fn finish(
         &self,
         py: Python<'_>,
         leaves: Vec<Py<PyAny>>,
-        placeholders: Vec<Bound<'_, PyTensor>>,
-        outputs: Vec<Bound<'_, PyTensor>>,
         watched: Vec<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<PyRecording> {
-        let tensors = |all: &[Bound<'_, PyTensor>]| -> Vec<Tensor> {
-            all.iter().map(|one| one.get().tensor.clone()).collect()
-        };
-        let (inputs, outputs) = (tensors(&placeholders), tensors(&outputs));
-        let recording = self.0.finish(&inputs, &outputs).py(py)?;
-        let leaves = leaves.into_iter().map(|leaf| {
+        let (inputs, outputs) =
+            (std::mem::take(&mut *self.placeholders()), std::mem::take(&mut *self.outputs()));
+        let recording = self.session.finish(&inputs, &outputs).py(py)?;
+        let leaves = leaves.iter().enumerate().map(|(at, leaf)| {
             let is_array = array(leaf.bind(py))?.is_some();
-            Ok(if is_array { Leaf::Array } else { Leaf::Same(leaf) })
+            let earlier = leaves[..at].iter().position(|earlier| earlier.is(leaf));
+            Ok(match (is_array, earlier) {
+                (true, None) => Leaf::Array,
+                (true, Some(earlier)) => Leaf::Again(earlier),
+                (false, _) => Leaf::Same(leaf.clone_ref(py)),
+            })
         });
         let leaves = leaves.collect::<PyResult<Vec<_>>>()?;
         let watched = watched.into_iter().map(|(holder, name, value)| {
@@ -163,9 +242,23 @@ impl PyRecorder {
     }
 }
 
+/// A tensor as NumPy's array, where NumPy has its dtype and it is the host's; itself otherwise. Not for calling.
+#[pyfunction]
+pub(crate) fn _for_numpy<'py>(tensor: &Bound<'py, PyTensor>) -> PyResult<Any<'py>> {
+    let (py, given) = (tensor.py(), &tensor.get().tensor);
+    if given.keys().contains(DispatchKey::Autograd) {
+        return Ok(tensor.clone().into_any());
+    }
+    let done = given.completed().py(py)?;
+    results::tensor_to_py(py, done.unwrap_or_else(|| given.clone()), &[], Caller::NUMPY)
+}
+
 /// An argument of a recorded function.
 enum Leaf {
+    /// An array that no earlier argument is.
     Array,
+    /// The array that an earlier argument is, too: a function may ask for that by `is`.
+    Again(usize),
     /// An object that was used as it was.
     Same(Py<PyAny>),
 }
@@ -183,9 +276,12 @@ pub(crate) struct PyRecording {
 
 /// A value that a function found.
 struct Watched {
-    /// A dictionary, or an object with attributes, as a cell.
+    /// A dictionary, an object with attributes, as a cell, or a container.
     holder: Py<PyAny>,
+    /// The key or attribute; of a container None, for all that it holds.
     name: Py<PyAny>,
+    /// The class of recordings stands for nothing; of a container a tuple of what it holds, of a dictionary keys and
+    /// values in turn.
     value: Py<PyAny>,
     /// Whether it is a tensor that requires gradients.
     requires_grad: bool,
@@ -198,15 +294,36 @@ impl Watched {
 
     fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
         let holder = self.holder.bind(py);
+        if self.name.is_none(py) {
+            return holds(holder, self.value.bind(py).cast::<PyTuple>()?);
+        }
         let found = match holder.cast::<PyDict>() {
             Ok(names) => names.get_item(&self.name)?,
             Err(_) => holder.getattr(self.name.bind(py).cast::<PyString>()?).ok(),
         };
-        let same = |found: Any<'_>| {
-            found.is(&self.value) && Watched::requires_grad(&found) == self.requires_grad
+        let Some(found) = found else {
+            return Ok(self.value.is(PyRecording::type_object(py)));
         };
-        Ok(found.is_some_and(same))
+        Ok(found.is(&self.value) && Watched::requires_grad(&found) == self.requires_grad)
     }
+}
+
+/// Returns whether a list, dictionary, set or deque holds just these objects.
+fn holds(container: &Any<'_>, held: &Bound<'_, PyTuple>) -> PyResult<bool> {
+    let mut held = held.iter_borrowed();
+    let mut is_next = |found: &Any<'_>| held.next().is_some_and(|held| held.is(found));
+    let same = if let Ok(names) = container.cast::<PyDict>() {
+        names.iter().all(|(key, value)| is_next(&key) && is_next(&value))
+    } else if let Ok(list) = container.cast::<PyList>() {
+        list.iter().all(|item| is_next(&item))
+    } else {
+        let mut same = true;
+        for item in container.try_iter()? {
+            same = same && is_next(&item?);
+        }
+        same
+    };
+    Ok(same && held.next().is_none())
 }
 
 #[pymethods]
@@ -228,11 +345,6 @@ impl PyRecording {
             }
         }
         Ok(true)
-    }
-
-    /// Whether a tensor that was made while the function was recorded is still held somewhere.
-    fn escapes(&self) -> bool {
-        self.recording.escapes()
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -261,14 +373,23 @@ impl PyRecording {
 }
 
 impl PyRecording {
+    /// Returns whether an array is an argument before this one, too.
+    fn is_earlier(&self, leaves: &Bound<'_, PyTuple>, at: usize, given: &Any<'_>) -> bool {
+        let mut earlier = self.leaves.iter().zip(leaves.iter_borrowed()).take(at);
+        earlier.any(|(leaf, earlier)| matches!(leaf, Leaf::Array) && earlier.is(given))
+    }
+
     fn outputs<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Option<Outputs<'py>>> {
         let py = leaves.py();
         if leaves.len() != self.leaves.len() {
             return Ok(None);
         }
         let (mut inputs, mut numpy) = (SmallVec::<[Tensor; 8]>::new(), 0);
-        for (leaf, given) in self.leaves.iter().zip(leaves) {
+        for (at, (leaf, given)) in self.leaves.iter().zip(leaves).enumerate() {
             match leaf {
+                Leaf::Again(earlier) if given.is(leaves.get_borrowed_item(*earlier)?) => {}
+                Leaf::Again(_) => return Ok(None),
+                Leaf::Array if self.is_earlier(leaves, at, &given) => return Ok(None),
                 Leaf::Same(known) if is_same(known.bind(py), &given)? => {}
                 Leaf::Same(_) => return Ok(None),
                 Leaf::Array => match array(&given) {
@@ -293,10 +414,9 @@ impl PyRecording {
         let large = inputs.iter().any(|input| input.numel() >= RELEASE_FROM);
         let run = || self.recording.replay(&inputs);
         let outputs = if large { py.detach(run) } else { run() };
-        let objects: SmallVec<[_; 8]> = leaves.iter_borrowed().map(|leaf| leaf.as_ptr()).collect();
         let all_numpy = numpy > 0 && numpy == inputs.len();
         let library = if all_numpy { Caller::NUMPY } else { Caller::TENSOR };
-        let give = |output| results::tensor_to_py(py, output, &objects, library);
+        let give = |output| results::tensor_to_py(py, output, &[], library);
         outputs.py(py)?.into_iter().map(give).collect::<PyResult<_>>().map(Some)
     }
 }
@@ -347,7 +467,7 @@ impl PyFused {
                     (None, None) => Ok(py.None().into_bound(py)),
                     (Some(arrange), last) => {
                         outputs.extend(last);
-                        arrange.bind(py).call1((PyList::new(py, outputs)?,))
+                        arrange.bind(py).call1((PyList::new(py, outputs)?, args))
                     }
                 };
             }
@@ -391,10 +511,18 @@ fn is_same(known: &Any<'_>, given: &Any<'_>) -> PyResult<bool> {
     if !given.get_type().is(known.get_type()) {
         return Ok(false);
     }
-    let is_fraction =
-        given.is_exact_instance_of::<PyFloat>() || given.is_exact_instance_of::<PyComplex>();
-    if is_fraction {
-        // -0.0 equals 0.0, but computes other numbers.
+    // -0.0 equals 0.0, but computes other numbers, and so do NaNs of another sign.
+    if let (Ok(known), Ok(given)) = (known.cast_exact::<PyFloat>(), given.cast_exact::<PyFloat>()) {
+        return Ok(known.value().to_bits() == given.value().to_bits());
+    }
+    if let (Ok(known), Ok(given)) =
+        (known.cast_exact::<PyComplex>(), given.cast_exact::<PyComplex>())
+    {
+        let bits = |one: &Bound<'_, PyComplex>| (one.real().to_bits(), one.imag().to_bits());
+        return Ok(bits(known) == bits(given));
+    }
+    if given.is_exact_instance_of::<PySlice>() || given.is_exact_instance_of::<PyRange>() {
+        // By their text, since slice(True) equals slice(1).
         return Ok(known.repr()?.to_str()? == given.repr()?.to_str()?);
     }
     let is_simple = given.is_exact_instance_of::<PyInt>()

@@ -112,6 +112,14 @@ impl PendingBuffer {
         })
     }
 
+    /// Fills it with memory that exists, and that others hold as well: it stood for that memory while operations
+    /// were recorded. The writes that they count are counted there, too.
+    pub fn stand_for(&self, memory: Arc<dyn DeviceBuffer>) {
+        if self.staged.set(memory).is_ok() {
+            self.fill();
+        }
+    }
+
     /// Returns the computed memory, which the source's operations may still write to.
     pub fn staged(&self) -> Option<&Arc<dyn DeviceBuffer>> {
         self.staged.get()

@@ -1,8 +1,8 @@
 //! Constructors of tensors: from new memory and from Rust data.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use keyfold_core::{
     DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, Strides, bf16, f16, layout,
@@ -11,7 +11,9 @@ use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 
 use super::attached::AttachmentSlot;
 use super::{Tensor, backend_keys};
-use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer, PendingBuffer};
+use crate::buffer::{
+    BufferHandle, DeviceBuffer, HostBuffer, NullBuffer, PendingBuffer, PendingSource,
+};
 use crate::device::{self, Content};
 
 /// Returns an element's bytes and their number.
@@ -180,6 +182,32 @@ impl Tensor {
         let tensor = Tensor::from_parts(BufferHandle::aligned(memory, dtype), shape, strides, 0)?;
         tensor.insert_key(DispatchKey::Deferred)?;
         Ok(tensor)
+    }
+
+    /// Returns a tensor over pending memory with the form of another one, and both memories: the pending one can
+    /// [stand for](PendingBuffer::stand_for) the other.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_parts`].
+    pub fn placeholder(
+        like: &Tensor,
+        source: Weak<dyn PendingSource>,
+    ) -> Result<(Self, Arc<PendingBuffer>, Arc<dyn DeviceBuffer>)> {
+        let Some(memory) = like.buffer.clone().into_tracked().into_shared() else {
+            unreachable!("tracked buffers are shared")
+        };
+        let bytes = like.buffer.len() * like.dtype().size();
+        let pending = PendingBuffer::new(like.device(), bytes, source);
+        if let Some(version) = DeviceBuffer::version(&pending) {
+            version.store(like.version(), Ordering::Relaxed);
+        }
+        let pending = Arc::new(pending);
+        let buffer = BufferHandle::aligned(Arc::clone(&pending) as _, like.dtype());
+        let view = (like.shape.clone(), like.strides.clone());
+        let tensor = Tensor::from_parts(buffer, view.0, view.1, like.offset)?;
+        tensor.insert_key(DispatchKey::Deferred)?;
+        let tensor = if like.is_writable() { tensor } else { tensor.into_read_only() };
+        Ok((tensor, pending, memory))
     }
 
     /// Returns whether the elements aren't computed yet. Every way to read them computes them.

@@ -49,18 +49,17 @@ impl Known {
             let is_whole = writable == whole.is_writable()
                 && shape == whole.shape()
                 && strides == whole.strides()
-                && tensor.offset() == 0
+                && tensor.offset() == whole.offset()
                 && tensor.dtype() == whole.dtype();
-            return Ok(match is_whole {
-                true => Operand::Whole(*memory),
-                false => Operand::View {
-                    memory: *memory,
-                    shape: shape.clone(),
-                    strides: strides.clone(),
-                    offset: tensor.offset(),
-                    writable,
-                },
-            });
+            if is_whole {
+                return Ok(Operand::Whole(*memory));
+            }
+            let Some(offset) = tensor.offset().checked_sub(whole.offset()) else {
+                let message = "a view begins before the input that it is of";
+                return Err(Error::new(ErrorKind::Pipeline, message));
+            };
+            let (shape, strides) = (shape.clone(), strides.clone());
+            return Ok(Operand::View { memory: *memory, shape, strides, offset, writable });
         }
         if let Some(input) = self.inputs.iter().position(|input| is_one(input, tensor)) {
             return Ok(Operand::Whole(input));
@@ -95,19 +94,25 @@ impl Session {
     /// [`ErrorKind::Pipeline`] if the program was [refused](Session::refused).
     pub fn finish(&self, inputs: &[Tensor], outputs: &[Tensor]) -> Result<Recording> {
         if let Some(reason) = self.refused() {
-            return Err(self.refuse(&reason));
+            let message = format!("a fused function can't be recorded: {reason}");
+            return Err(Error::new(ErrorKind::Pipeline, message));
         }
-        let (chosen, held, old) = {
+        let (chosen, held, old, called) = {
             let mut state = self.lock();
+            state.placeholders.clear();
+            let called = std::mem::take(&mut state.called);
             let held = Held::of(state.waiting.iter());
             let old = state.merge_equal_calls(&held);
-            (plan::everything(&state.waiting), held, old)
+            (plan::everything(&state.waiting), held, old, called)
         };
         drop(old);
-        let operations = self.without_dead(&chosen);
-        let planned = fusion::plan(&operations, &held);
-        let plan =
-            planned.map_or_else(|| Arc::new(Plan::one_by_one(operations.len())), |own| own.0);
+        let operations = self.without_dead(&chosen, &self.that_may_fail(&chosen));
+        let planned = fusion::plan(&operations, &held).map(|planned| planned.0);
+        // A group computes no results that nobody reads, so none of those that may fail is a member.
+        let has_unread = operations.iter().any(|one| one.evaluates.is_some() && one.is_dead());
+        let planned =
+            planned.filter(|plan| !has_unread && !may_fail_before_an_effect(plan, &operations));
+        let plan = planned.unwrap_or_else(|| Arc::new(Plan::one_by_one(operations.len())));
         let recording = Recording::of(operations, plan, inputs, outputs);
         // Their arguments are the recording's now.
         let rest: Vec<Arc<Operation>> = {
@@ -117,7 +122,7 @@ impl Session {
             all.into_iter().filter_map(|index| state.remove(index)).collect()
         };
         rest.iter().for_each(|operation| drop(operation.take_args()));
-        let mut recording = recording?;
+        let mut recording = Recording { dispatchers: called, ..recording? };
         for constant in &mut recording.constants {
             constant.held.note_others(&constant.tensor);
         }
@@ -340,6 +345,30 @@ fn note_last(step: &mut Step, read: &mut [bool]) {
     step.args.iter().for_each(|arg| arg.each(&mut note));
     step.inputs.iter().for_each(note);
     step.last = last;
+}
+
+/// Returns whether a group computes, before a write or a draw of random numbers, an operation that was called after it
+/// and may fail: a replay ends at its first failure, and the write or draw would be lost.
+fn may_fail_before_an_effect(plan: &Plan, operations: &[Arc<Operation>]) -> bool {
+    let has_effect = |at: &usize| operations[*at].is_random || !operations[*at].written.is_empty();
+    let mut effects: Vec<usize> = (0..operations.len()).filter(has_effect).collect();
+    let mut moved = |members: &[usize]| {
+        let is_moved = |member: &&usize| effects.first().is_some_and(|effect| effect < *member);
+        let found = members.iter().filter(is_moved).any(|member| operations[*member].may_fail());
+        effects.retain(|effect| !members.contains(effect));
+        found
+    };
+    plan.steps.iter().any(|step| match step {
+        Planned::One(at) => moved(&[*at]),
+        Planned::Group(group) => moved(&group.members),
+        // Their operations fail as a group's do, and none has an effect.
+        Planned::Tiled(tiled) => tiled.steps.iter().any(|step| match step {
+            Planned::Group(group) => moved(&group.members),
+            _ => false,
+        }),
+        // None is moved past an effect.
+        Planned::Concurrent(_) => false,
+    })
 }
 
 /// Returns the inputs that an operation writes to.

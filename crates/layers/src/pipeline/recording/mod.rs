@@ -1,7 +1,7 @@
 //! A program that was recorded once and is computed again for other inputs, without its calls.
 //!
-//! [`Session::recorder`] records calls with placeholders for the inputs: pending tensors that are
-//! never filled. [`Session::finish`] turns the record into a [`Recording`]: the steps of its
+//! [`Session::recorder`] records calls with placeholders for the inputs: pending tensors that
+//! stand for their memory. [`Session::finish`] turns the record into a [`Recording`]: the steps of its
 //! [plan](super::fusion), whose tensors are inputs, constants, or results of earlier steps.
 //!
 //! ```
@@ -30,9 +30,10 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar, layout};
-use keyfold_dispatch::{Dispatcher, Value as _};
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_dispatch::{Dispatcher, Operator, Value as _};
 use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, ValueRef, overlap};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::fusion::{CallArgs, Group, Plan, Step as Planned};
@@ -55,19 +56,20 @@ pub fn is_recording() -> bool {
     RECORDERS.load(Ordering::Relaxed) > 0
 }
 
-/// Refuses to read elements where a function is being recorded: they would stay as they were recorded.
+/// Has a function that is being recorded here run from now on, as [`Session::run_instead`] does, since it asks for
+/// something that differs from call to call.
 ///
 /// # Errors
-/// [`ErrorKind::Pipeline`], after which the program is [refused](Session::refused).
-pub fn check_readable() -> Result<()> {
-    match Session::current().filter(|session| session.only_records) {
-        Some(session) => Err(session.refuse(READS)),
+/// An interrupt, while what was recorded runs.
+pub fn note_unrecordable(reason: &str) -> Result<()> {
+    match Session::current().filter(|session| session.only_records()) {
+        Some(session) => session.run_instead(reason),
         None => Ok(()),
     }
 }
 
 /// The reason of programs that depend on elements.
-pub(super) const READS: &str = "it reads elements, or asks for a computation, while it is recorded";
+pub const READS: &str = "it reads elements, or asks for a computation, while it is recorded";
 
 /// A step of a recording.
 #[derive(Default)]
@@ -139,8 +141,8 @@ impl std::fmt::Debug for Recording {
 }
 
 impl Session {
-    /// Makes an open session that only records: nothing is computed, and a program that asks for it is
-    /// [refused](Session::refused).
+    /// Makes an open session that only records. A program that asks for elements, or for what can't be recorded,
+    /// runs from there on, each call at once: [`Session::refused`] says why.
     pub fn recorder() -> Arc<Session> {
         let limits =
             Options { max_ops: usize::MAX, max_pending_bytes: u64::MAX, ..Options::default() };
@@ -150,18 +152,18 @@ impl Session {
         session
     }
 
-    /// Makes a tensor that stands for an input of that form while the session records.
+    /// Makes a tensor that stands for an input while the session records, and is of its memory if the program runs.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] for a tensor with a negative stride.
-    pub fn placeholder(&self, like: &Tensor) -> Result<Tensor> {
-        let (shape, strides, dtype) = (like.shape(), like.strides(), like.dtype());
-        let last = layout::bounds(shape, strides, 0).map_err(|_| {
-            Error::new(ErrorKind::NotSupported, "an input with a negative stride isn't recorded")
-        })?;
-        let bytes = last.map_or(0, |(_, last)| last + 1) * dtype.size();
-        let memory = Arc::new(PendingBuffer::new(like.device(), bytes, self.as_source()));
-        Tensor::pending(memory, shape, strides, dtype)
+    pub fn placeholder(&self, input: &Tensor) -> Result<Tensor> {
+        if input.strides().iter().any(|stride| *stride < 0) {
+            let message = "an input with a negative stride isn't recorded";
+            return Err(Error::new(ErrorKind::NotSupported, message));
+        }
+        let (placeholder, pending, memory) = Tensor::placeholder(input, self.as_source())?;
+        self.lock().placeholders.push((pending, memory));
+        Ok(placeholder)
     }
 
     /// Returns the reason why the program can't be recorded, if there is one.
@@ -169,11 +171,65 @@ impl Session {
         self.lock().refused.clone()
     }
 
-    /// Notes the reason why the program can't be recorded; returns the error for the call.
-    #[cold]
-    pub(super) fn refuse(&self, reason: &str) -> Error {
-        self.lock().refused.get_or_insert_with(|| reason.to_owned());
-        Error::new(ErrorKind::Pipeline, format!("a fused function can't be recorded: {reason}"))
+    /// Returns whether a call that writes was recorded, or ran at once.
+    pub fn has_written(&self) -> bool {
+        self.lock().has_written
+    }
+
+    /// Runs what was recorded, for this reason, one by one since placeholders may be of one memory; calls from then on
+    /// run at once. Without effect after the first time.
+    ///
+    /// # Errors
+    /// The first failure, after which the rest is given up, as if it had ended the program; an interrupt.
+    pub fn run_instead(&self, reason: &str) -> Result<()> {
+        {
+            let mut state = self.lock();
+            if !self.begin_to_run() {
+                return Ok(());
+            }
+            state.refused = Some(reason.to_owned());
+            for (placeholder, memory) in state.placeholders.drain(..) {
+                placeholder.stand_for(memory);
+            }
+            state.is_in_order = true;
+        }
+        let ran = self.flush();
+        self.open.store(false, Ordering::Relaxed);
+        ran
+    }
+
+    /// Notes the dispatcher of an operator that the program calls.
+    pub(super) fn note_dispatcher(&self, operator: &Operator<Value>) {
+        let Some(dispatcher) = operator.dispatcher() else { return };
+        let mut state = self.lock();
+        if !state.called.iter().any(|(known, _)| known.is_same(&dispatcher)) {
+            let generation = dispatcher.generation();
+            state.called.push((dispatcher, generation));
+        }
+    }
+
+    /// Returns whether somebody holds a tensor that was made while the program was recorded, besides its operations
+    /// and these.
+    pub fn escapes(&self, own: &[&Tensor]) -> bool {
+        let state = self.lock();
+        let mut references: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut count = |address: usize| *references.entry(address).or_default() += 1;
+        state.waiting.iter().for_each(|operation| operation.each_pending(&mut count));
+        let addresses = own.iter().filter_map(|tensor| tensor.pending_buffer());
+        addresses.for_each(|pending| count(std::ptr::from_ref(pending).addr()));
+        let is_more = |address: usize, held: usize| {
+            held > references.get(&address).copied().unwrap_or_default()
+        };
+        let slots = state.waiting.iter().flat_map(|one| one.results.iter().flatten());
+        let mut results =
+            slots.map(|slot| (slot.memory.as_ptr().addr(), slot.memory.strong_count()));
+        // One of the references to a placeholder's memory is the session's.
+        let given = |(memory, _): &(Arc<PendingBuffer>, _)| {
+            (Arc::as_ptr(memory).addr(), Arc::strong_count(memory) - 1)
+        };
+        let mut placeholders = state.placeholders.iter().map(given);
+        results.any(|(address, held)| is_more(address, held))
+            || placeholders.any(|(address, held)| is_more(address, held))
     }
 }
 
@@ -183,13 +239,15 @@ pub(super) fn note_dropped() {
 }
 
 impl Recording {
-    /// Returns whether inputs have the recorded forms: shapes, strides, dtypes and devices.
+    /// Returns whether inputs have the recorded forms: shapes, strides, dtypes and devices, and whether they may be
+    /// written to.
     pub fn fits(&self, inputs: &[Tensor]) -> bool {
         let same = |(own, given): (&Tensor, &Tensor)| {
             own.dtype() == given.dtype()
                 && own.shape() == given.shape()
                 && own.strides() == given.strides()
                 && own.device() == given.device()
+                && own.is_writable() == given.is_writable()
         };
         self.inputs.len() == inputs.len() && self.inputs.iter().zip(inputs).all(same)
     }
@@ -212,14 +270,6 @@ impl Recording {
     /// Returns how often replays have computed steps tile by tile.
     pub fn tiled(&self) -> usize {
         self.tiled.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether somebody holds a tensor that was made while the program was recorded, and that no
-    /// replay computes. The outputs that were given to [`Session::finish`] have to be dropped before.
-    pub fn escapes(&self) -> bool {
-        let slots = self.operations.iter().flat_map(|one| one.results.iter().flatten());
-        let mut held = slots.map(|slot| slot.memory.strong_count() > 0);
-        held.any(|held| held) || self.inputs.iter().any(|input| input.buffer().shares() > 1)
     }
 
     /// Returns whether inputs share memory with each other or with constants in a way that a write of the

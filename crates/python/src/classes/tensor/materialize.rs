@@ -17,8 +17,8 @@ use crate::marshal::errors::{IntoPyResult, error};
 ///
 /// # Errors
 /// [`ErrorKind::Value`] for an example of a vmap batch, [`ErrorKind::Trace`] for a tensor that
-/// follows from the inputs of a trace that is being recorded, [`ErrorKind::Pipeline`] for any tensor while
-/// a function is recorded.
+/// follows from the inputs of a trace that is being recorded. A function that is recorded for `fuse` runs from
+/// there on.
 #[inline]
 pub(crate) fn check(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<()> {
     if tensor.keys().contains(DispatchKey::Vmap) {
@@ -28,10 +28,27 @@ pub(crate) fn check(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<()>
         return Ok(());
     }
     let readable = || {
-        pipeline::check_readable()?;
+        pipeline::note_unrecordable(pipeline::READS)?;
         tracer::check_readable(tensor, what)
     };
     context::in_context(py, readable)?.py(py)
+}
+
+/// Notes that Python asks for something of a tensor that differs from call to call, or where it is pending: a function
+/// that is recorded for `fuse` runs from there on.
+pub(crate) fn note_asked(py: Python<'_>, tensor: &Tensor, reason: &str) -> PyResult<()> {
+    if !pipeline::is_recording() || tensor.pending_buffer().is_none() {
+        return Ok(());
+    }
+    context::in_context(py, || pipeline::note_unrecordable(reason))?.py(py)
+}
+
+/// Notes that Python shows a tensor: its elements stand in the text.
+pub(crate) fn note_shown(py: Python<'_>) -> PyResult<()> {
+    match pipeline::is_recording() {
+        true => context::in_context(py, || pipeline::note_unrecordable(pipeline::READS))?.py(py),
+        false => Ok(()),
+    }
 }
 
 #[cold]

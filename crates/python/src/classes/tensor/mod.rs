@@ -123,8 +123,9 @@ impl PyTensor {
 
     /// Where the first element is in the underlying memory, counted in elements.
     #[getter]
-    fn offset(&self) -> usize {
-        self.tensor.offset()
+    fn offset(&self, py: Python<'_>) -> PyResult<usize> {
+        materialize::note_asked(py, &self.tensor, "it asks for an offset")?;
+        Ok(self.tensor.offset())
     }
 
     /// The bytes that the elements take: `size * itemsize`.
@@ -154,14 +155,15 @@ impl PyTensor {
 
     /// Whether the elements aren't computed yet, since a pipeline is open. Reading them computes them.
     #[getter]
-    fn is_pending(&self) -> bool {
-        self.tensor.is_pending()
+    fn is_pending(&self, py: Python<'_>) -> PyResult<bool> {
+        materialize::note_asked(py, &self.tensor, "it asks whether a tensor is pending")?;
+        Ok(self.tensor.is_pending())
     }
 
     /// As `is_pending`.
     #[getter]
-    fn _pending(&self) -> bool {
-        self.tensor.is_pending()
+    fn _pending(&self, py: Python<'_>) -> PyResult<bool> {
+        self.is_pending(py)
     }
 
     /// Whether the memory must not be written.
@@ -283,6 +285,7 @@ impl PyTensor {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        materialize::note_shown(py)?;
         text::repr(py, &self.tensor)
     }
 }

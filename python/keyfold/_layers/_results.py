@@ -1,0 +1,91 @@
+"""How the results of a fused function are arranged, and which of them a recording can give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyfold import _core
+from keyfold._layers._arguments import Given, is_array, is_tree
+from keyfold._trace._structure import Spec, put_together, take_apart
+
+__all__ = ["Results"]
+
+# Results besides arrays: each call gives the recorded one.
+_CONSTANTS = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, _core.DType, _core.Device}
+)
+
+
+class Results:
+    """How a function's results are arranged: outputs of the recording, and arguments."""
+
+    def __init__(self, spec: Spec, count: int) -> None:
+        self.spec = spec
+        self.is_one = spec.get("output") == 0 and count == 1
+
+    @staticmethod
+    def of(result: Any, recorder: _core._Recorder, given: Given) -> Results | str:
+        """Take a result apart, and give the recorder its tensors.
+
+        Returns the reason if a recording can't give such a one.
+        """
+        found: list[tuple[str, Any]] = []
+        if (reason := _unfit(result, given)) is not None:
+            return reason
+        spec = take_apart(result, "", found, is_array, "output")
+        if not all(isinstance(output, _core.Tensor) for _, output in found):
+            return "a result is another library's array"
+        statics = _statics(spec)
+        other = next((leaf for leaf in statics if type(leaf) not in _CONSTANTS), None)
+        if other is not None:
+            return f"a result is a {type(other).__name__}"
+        outputs: dict[int, _core.Tensor] = {}
+        for _, output in found:
+            if id(output) not in given.places:
+                if not recorder.made(output):
+                    return "it returns a tensor that it was given otherwise than as an argument"
+                outputs[id(output)] = output
+        # Arguments are behind the outputs.
+        numbers = {one: number for number, one in enumerate(outputs)}
+        numbers |= {one: len(outputs) + place for one, place in given.places.items()}
+        _renumber(spec, [numbers[id(output)] for _, output in found])
+        return recorder.keep([*outputs.values()]) or Results(spec, len(outputs))
+
+    def put(self, outputs: list[Any], leaves: tuple[Any, ...]) -> Any:
+        return put_together(self.spec, "output", [*outputs, *leaves])
+
+
+def _statics(spec: Spec) -> list[Any]:
+    if "static" in spec:
+        return [spec["static"]]
+    items = spec.get("tuple") or spec.get("list") or [item for _, item in spec.get("dict", ())]
+    return [leaf for item in items for leaf in _statics(item)]
+
+
+def _renumber(spec: Spec, numbers: list[int]) -> None:
+    if "output" in spec:
+        spec["output"] = numbers[spec["output"]]
+    for item in spec.get("tuple") or spec.get("list") or ():
+        _renumber(item, numbers)
+    for _, item in spec.get("dict", ()):
+        _renumber(item, numbers)
+
+
+def _unfit(result: Any, given: Given) -> str | None:
+    """Why the lists, tuples and dicts of a result can't be put together anew, if they can't."""
+    seen: set[int] = set()
+    rest = [result]
+    while rest:
+        tree = rest.pop()
+        if isinstance(tree, tuple) and not is_tree(tree):
+            return "a result is of a class of its own that is a tuple"
+        if not is_tree(tree):
+            continue
+        if not isinstance(tree, tuple):
+            if id(tree) in seen:
+                return "a result has a list or dict twice"
+            if given.is_copy(tree):
+                return "it returns a list or dict that it was given"
+            seen.add(id(tree))
+        rest += tree.values() if type(tree) is dict else tree
+    return None
