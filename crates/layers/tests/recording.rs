@@ -200,6 +200,44 @@ fn placeholders_of_one_memory_run_in_the_order_of_their_calls() {
 }
 
 #[test]
+fn writes_of_placeholders_of_one_memory_are_counted_together() {
+    let _alone = alone();
+    let x = numbers(4);
+    let session = Session::recorder();
+    let whole = session.placeholder(&x).unwrap();
+    let tail = session.placeholder(&tail_of(&x)).unwrap();
+    let guard = session.enter();
+    let before = x.version();
+    let kept = aten::neg(&x).unwrap();
+    aten::fill_(&whole, Scalar::from(2.0)).unwrap();
+    assert!(session.mixes());
+    aten::fill_(&tail, Scalar::from(3.0)).unwrap();
+    assert_eq!((whole.version(), tail.version(), x.version()), (before + 1, before + 1, before));
+    session.run_instead("it is enough").unwrap();
+    guard.close().unwrap();
+    session.close(Ending::Run).unwrap();
+    assert_eq!(
+        (whole.version(), tail.version(), x.version()),
+        (before + 2, before + 2, before + 2)
+    );
+    assert_eq!(values(&kept), [1.0, 0.5, 0.0, -0.5]);
+}
+
+#[test]
+fn a_placeholder_is_of_its_input_s_memory_whatever_ends_the_recording() {
+    let _alone = alone();
+    let x = numbers(2);
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&x).unwrap();
+    session.close(Ending::GiveUp).unwrap();
+    assert_eq!(values(&placeholder), values(&x));
+    let session = Session::recorder();
+    let placeholder = session.placeholder(&x).unwrap();
+    drop(session);
+    assert_eq!(values(&placeholder), values(&x));
+}
+
+#[test]
 fn a_program_that_runs_ends_at_its_first_failure() {
     let _alone = alone();
     let ints = |numbers: [i64; 2]| Tensor::from_slice(&numbers, &[2]).unwrap();

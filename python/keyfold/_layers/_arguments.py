@@ -15,18 +15,21 @@ __all__ = ["Arguments", "Given", "is_array", "is_tree", "replaced"]
 
 # Arguments that one recording can't stand for: what they hold isn't seen.
 _CHANGING = (Iterator, Mapping, MappingView, MutableSequence, MutableSet)
+# The most objects in lists, tuples and dicts among the arguments: each is compared at each call.
+_MAX_LEAVES = 10_000
 # What has a buffer and doesn't change.
 _NUMBERS = frozenset({bytes, str, int, float, complex, bool, type(None)})
 
 
 def is_array(leaf: Any) -> bool:
-    return isinstance(leaf, _core.Tensor | np.ndarray)
+    # Not `isinstance`, which asks an object for its class.
+    return issubclass(type(leaf), _core.Tensor | np.ndarray)
 
 
 def is_tree(value: Any) -> bool:
-    """Whether a value is taken apart. A named tuple with attributes of its own isn't."""
-    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
-    return type(value) in (list, dict, tuple) or (is_named and not hasattr(value, "__dict__"))
+    """Whether a value is taken apart. An object of a class derived from a named tuple's isn't."""
+    kind = type(value)
+    return kind in (list, dict, tuple) or (kind.__bases__ == (tuple,) and hasattr(kind, "_fields"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,8 +43,8 @@ class Arguments:
 
     @staticmethod
     def of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        """Take arguments apart; None if a list or dict is in them twice, or in itself."""
-        if _repeats([*args, *kwargs.values()]):
+        """Take arguments apart; None if a list or dict is twice in them, or they are too many."""
+        if _is_odd([*args, *kwargs.values()]):
             return None
         found: list[tuple[str, Any]] = []
         spec = take_apart((args, kwargs), "", found, lambda leaf: not is_tree(leaf), "input")
@@ -69,12 +72,17 @@ class Arguments:
         arrays = [leaf for leaf in self.leaves if is_array(leaf)]
         return bool(arrays) and not any(isinstance(leaf, _core.Tensor) for leaf in arrays)
 
+    def holders(self, call: Any) -> Iterator[Any]:
+        """The arrays among them, and the lists and dicts."""
+        yield from (leaf for leaf in self.leaves if is_array(leaf))
+        yield from (own for own, _ in _copies(call, call))
+
     def unrecordable(self) -> str | None:
         """Why a recording can't stand for them, if it can't."""
         others = [leaf for leaf in self.leaves if not is_array(leaf)]
-        if any(isinstance(leaf, _CHANGING) or _has_buffer(leaf) for leaf in others):
+        if any(issubclass(type(leaf), _CHANGING) or _has_buffer(leaf) for leaf in others):
             return "an argument is an iterator, or a collection that may change"
-        if any(isinstance(leaf, tuple) for leaf in others):
+        if any(issubclass(type(leaf), tuple) for leaf in others):
             return "an argument is of a class of its own that is a tuple"
         return None
 
@@ -96,9 +104,10 @@ class Given:
         self.args, self.kwargs = put_together(arguments.spec, "input", given)
         # Lists and dicts are copies, which have placeholders in them.
         self._copies = list(_copies(call, (self.args, self.kwargs)))
+        self._owns = {id(copy): own for own, copy in self._copies}
 
     def is_copy(self, value: Any) -> bool:
-        return any(value is copy for _, copy in self._copies)
+        return id(value) in self._owns
 
     def hand_back(self) -> bool:
         """Change the caller's lists and dicts as the copies were; whether any was."""
@@ -125,7 +134,7 @@ class Given:
         place = self.places.get(id(value))
         if place is not None:
             return self._leaves[place]
-        return next((own for own, copy in self._copies if copy is value), value)
+        return self._owns.get(id(value), value)
 
     def result(self, result: Any, held: Iterable[Any]) -> Any:
         """The result of a function that ran, with the caller's objects; `held` it had before."""
@@ -137,11 +146,15 @@ class Given:
             is_new = is_new and found is value and self._are_numpy
             return _core._for_numpy(value) if is_new else found
 
-        return replaced(result, own)
+        try:
+            return replaced(result, own)
+        except RecursionError:
+            # It is in itself, or too deep, and stays as the function made it.
+            return result
 
     def forget(self) -> None:
         """Drop the placeholders."""
-        self._given, self.args, self.kwargs, self._copies = [], (), {}, []
+        self._given, self.args, self.kwargs, self._copies, self._owns = [], (), {}, [], {}
 
 
 def replaced(tree: Any, own: Any) -> Any:
@@ -162,17 +175,19 @@ def replaced(tree: Any, own: Any) -> Any:
     return tuple(items) if type(tree) is tuple else type(tree)(*items)
 
 
-def _repeats(trees: Any) -> bool:
+def _is_odd(rest: list[Any]) -> bool:
     seen: set[int] = set()
-    rest = [tree for tree in trees if is_tree(tree)]
+    count = 0
     while rest:
         tree = rest.pop()
+        if not is_tree(tree):
+            continue
+        count += len(tree)
         # One tuple in two places can't be told from two equal ones by what it holds.
-        if not isinstance(tree, tuple):
-            if id(tree) in seen:
-                return True
-            seen.add(id(tree))
-        rest += [item for item in (tree.values() if type(tree) is dict else tree) if is_tree(item)]
+        if count > _MAX_LEAVES or (id(tree) in seen and type(tree) in (list, dict)):
+            return True
+        seen.add(id(tree))
+        rest += tree.values() if type(tree) is dict else tree
     return False
 
 

@@ -7,10 +7,14 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
 from keyfold import _core
 from keyfold._errors import GradientError
-from keyfold._layers._arguments import Arguments, Given
+from keyfold._layers._arguments import Arguments, Given, is_array, is_tree
 from keyfold._layers._changes import Snapshot, replace
+from keyfold._layers._results import CONSTANTS
 from keyfold._layers._watched import Watched
 
 __all__ = ["Attempt"]
@@ -29,6 +33,14 @@ class Attempt:
     # What the function may change, as it was.
     before: Snapshot
 
+    def writes_unseen(self) -> bool:
+        """Whether it may write to a tensor by a NumPy array, which can't be seen."""
+        arrays = [one for one, _ in self.before if issubclass(type(one), np.ndarray)]
+        if not arrays:
+            return False
+        tensors = [one for one in self.held() if isinstance(one, _core.Tensor)]
+        return self.recorder.touches([byte_bounds(array) for array in arrays], tensors)
+
     def run_instead(self, reason: str) -> None:
         """Run what the function called.
 
@@ -38,6 +50,7 @@ class Attempt:
         try:
             self.recorder.run_instead(reason)
         finally:
+            replace(self.before, self.given.own)
             self.recorder.close(False)
 
     def again_after(self, error: BaseException) -> str | None:
@@ -49,25 +62,34 @@ class Attempt:
             Error: an operation failed, whose error would have ended the function.
         """
         self.given.hand_back()
-        recorder, are_numpy = self.recorder, self.arguments.are_numpy()
-        stops = not isinstance(error, Exception)
+        recorder = self.recorder
+        stops = isinstance(error, KeyboardInterrupt)
         reason = f"it raised {type(error).__name__}"
         # NumPy's arrays have other methods than the tensors that stand for them, and a write that
         # Autograd records has to reach the argument itself.
         if isinstance(error, GradientError):
             reason = "it writes to an argument what requires gradients"
-        is_again = are_numpy or isinstance(error, GradientError)
+        is_again = isinstance(error, Exception) and (
+            self.arguments.are_numpy() or isinstance(error, GradientError)
+        )
         # What was written can't be written again.
         has_written = recorder.has_written()
-        is_again = is_again and not (stops or (has_written and recorder.refused() is not None))
-        try:
-            if stops or (is_again and has_written):
-                recorder.close(True)
-            else:
-                self.run_instead(reason)
-        finally:
+        is_again = is_again and not (has_written and recorder.refused() is not None)
+        if stops or (is_again and has_written):
             replace(self.before, self.given.own)
+            recorder.close(True)
+        else:
+            self.run_instead(reason)
         return reason if is_again else None
+
+    def again_for(self, result: Any) -> bool:
+        """Whether to call the function again, without the recorder, for another kind of result.
+
+        An object that holds tensors would have held NumPy's arrays.
+        """
+        if not self.arguments.are_numpy() or self.recorder.has_written():
+            return False
+        return not (is_tree(result) or is_array(result) or type(result) in CONSTANTS)
 
     def held(self) -> Iterator[Any]:
         """What the function reads besides its arguments."""

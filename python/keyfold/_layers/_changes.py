@@ -6,6 +6,7 @@ Users' code isn't run: their classes' `__iter__`, `__getattribute__` and `__eq__
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import itertools
 import operator
 import threading
@@ -34,21 +35,24 @@ from keyfold._layers._static import (
     mro,
 )
 
-__all__ = ["Snapshot", "changed", "items", "opaque", "replace", "snapshot"]
+__all__ = ["MAX_BYTES", "Snapshot", "changed", "items", "length", "opaque", "replace", "snapshot"]
 
 # An object and its contents, for each object.
 Snapshot = list[tuple[Any, Any]]
 
 # NumPy arrays are compared up to this many bytes in all: copying them takes about 2 ms.
-_MAX_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 
 # Classes whose objects show others at times, by code that isn't looked into.
 _OPAQUE = (
     MutableMapping, MutableSequence, MutableSet, MappingView, types.MappingProxyType, memoryview,
-    threading.local, contextvars.ContextVar, weakref.ref,
+    threading.local, contextvars.ContextVar, weakref.ref, ctypes.Structure.__mro__[1],
 )  # fmt: skip
 # Those among them whose subclasses, too, are read by code in C or of a library.
-_STORAGES = (set, deque, bytearray, UserDict, UserList, ChainMap, threading.local, weakref.ref)
+_STORAGES = (
+    set, deque, bytearray, UserDict, UserList, ChainMap, threading.local, weakref.ref,
+    ctypes.Structure.__mro__[1],
+)  # fmt: skip
 
 # Modules of NumPy's and Python's generators, whose numbers would be constants of a recording.
 _RANDOM = ("random", "numpy.random._generator", "numpy.random.mtrand")
@@ -64,6 +68,14 @@ def items(value: Any) -> tuple[Any, ...] | None:
     if kind is set or kind is deque:
         return tuple(value)
     return None
+
+
+def length(value: Any) -> int:
+    """How many items a container of Python's has; 0 for others."""
+    for kind in (list, dict, tuple, frozenset, set, deque):
+        if issubclass(type(value), kind):
+            return kind.__len__(value)
+    return 0
 
 
 def opaque(value: Any) -> str | None:
@@ -102,7 +114,7 @@ def _contents(value: Any) -> tuple[Any, ...] | bytes:
 
 def snapshot(values: Iterable[Any]) -> Snapshot:
     """Take the contents of containers, NumPy arrays and objects with attributes."""
-    found, room = [], _MAX_BYTES
+    found, room = [], MAX_BYTES
     for value in values:
         if issubclass(type(value), np.ndarray):
             if value.nbytes > room:

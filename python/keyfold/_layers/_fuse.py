@@ -14,15 +14,18 @@ from keyfold import _core
 from keyfold._errors import Error, InvalidValue
 from keyfold._layers._arguments import Arguments, Given, replaced
 from keyfold._layers._attempt import Attempt
-from keyfold._layers._changes import changed, replace, snapshot
+from keyfold._layers._changes import changed, snapshot
 from keyfold._layers._pipeline import pipeline
 from keyfold._layers._results import Results
-from keyfold._layers._watched import watched
+from keyfold._layers._watched import Reads, watched
 
 __all__ = ["fuse"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# After this many recordings without a replay so many calls aren't recorded.
+_MAX_FRUITLESS, _REST = 32, 1000
 
 # The most forms of arguments that are remembered as not recordable.
 _MAX_REFUSED = 256
@@ -141,6 +144,9 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         self._refused: dict[Any, str] = {}
         # Forms of calls that changed something once.
         self._changed: set[Any] = set()
+        # Recordings that were made since one was replayed, and calls that aren't recorded after
+        # too many of these: what the function reads differs each time.
+        self._fruitless, self._seen, self._rest = 0, 0, 0
         self._counts = {"recorded": 0, "replayed": 0, "in_pipeline": 0, "eager": 0}
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -159,7 +165,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         except RecursionError:
             arguments = None
         if arguments is None:
-            self._refuse(None, "a list or dict among the arguments is given twice, or is too deep")
+            reason = "a list or dict among the arguments is given twice, too deep or too long"
+            self._refuse(None, reason)
             return self._eager(args, kwargs)
         leaves = arguments.leaves
         mode = _core._fuse_mode(list(leaves))
@@ -190,62 +197,85 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments, form: Any
     ) -> R:
         """Record the function and compute the recording; or run it, where it can't be recorded."""
-        reason = arguments.unrecordable()
-        if inspect.iscoroutinefunction(self._f):
-            reason = "it is a coroutine function"
-        guards, found, state = watched(self._f, arguments.leaves)
-        if (reason := reason or found) is not None:
+        if self._rest > 0:
+            self._rest -= 1
+            return self._eager(args, kwargs)
+        reads = watched(self._f, arguments.leaves)
+        reason = self._unrecordable(arguments, (args, kwargs), reads)
+        if reason is not None:
             self._refuse(form, reason)
             return self._eager(args, kwargs)
         recorder = _core._Recorder()
         try:
             given = Given(arguments, recorder, (args, kwargs))
+            before = snapshot(reads.state)
+            attempt = Attempt(arguments, form, recorder, given, reads.guards, before)
+            if attempt.writes_unseen():
+                raise Error("it reads a NumPy array that shares memory with a tensor")
         except Error as error:
             self._refuse(form, str(error))
+            recorder.close(True)
             return self._eager(args, kwargs)
-        attempt = Attempt(arguments, form, recorder, given, guards, snapshot(state))
         try:
-            with recorder.guard():
-                result = self._f(*given.args, **given.kwargs)
-        except BaseException as error:
-            if (reason := attempt.again_after(error)) is None:
-                self._counts["eager"] += 1
-                raise
-        if reason is None:
-            results = self._arranged(attempt, result)
-            if isinstance(results, str):
-                self._counts["eager"] += 1
+            try:
+                with recorder.guard():
+                    result = self._f(*given.args, **given.kwargs)
+            except BaseException as error:
+                if (reason := attempt.again_after(error)) is None:
+                    self._counts["eager"] += 1
+                    raise
+            if reason is None:
+                results = self._arranged(attempt, result)
+                if not isinstance(results, str):
+                    del result
+                    return self._computed(attempt, results)
+                is_again = attempt.again_for(result)
                 attempt.run_instead(results)
-                return cast(R, given.result(result, attempt.held()))
-            del result
-            return self._recorded_or_run(attempt, results, args, kwargs)
-        given.forget()
-        self._refuse(form, reason)
+                if not is_again:
+                    self._counts["eager"] += 1
+                    return cast(R, given.result(result, attempt.held()))
+            else:
+                self._refuse(form, reason)
+        finally:
+            # Also where an interrupt came in between.
+            given.forget()
+            recorder.close(True)
         return self._eager(args, kwargs)
+
+    def _unrecordable(self, arguments: Arguments, call: Any, reads: Reads) -> str | None:
+        """Why a call can't be recorded, as far as that is known before."""
+        f = self._f.func if isinstance(self._f, functools.partial) else self._f
+        called = getattr(type(f), "__call__", None)  # noqa: B004 - its value, not a test
+        if inspect.iscoroutinefunction(f) or inspect.iscoroutinefunction(called):
+            return "it is a coroutine function"
+        if inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
+            return "it is a generator function"
+        reason = arguments.unrecordable() or reads.reason
+        if reason is None and any(id(one) in reads.reached for one in arguments.holders(call)):
+            reason = "it reads an argument otherwise than as an argument, too"
+        return reason
 
     def _arranged(self, attempt: Attempt, result: Any) -> Results | str:
         """The results of a function that returned; the reason if it can't be recorded."""
-        form, given = attempt.form, attempt.given
+        form, given, recorder = attempt.form, attempt.given, attempt.recorder
         reason = "it changes a list or dict among its arguments" if given.hand_back() else None
-        reason = reason or attempt.recorder.refused()
+        reason = reason or recorder.refused()
         change = None if reason is not None else changed(attempt.before)
+        if change is None and reason is None and not recorder.watch(attempt.guards):
+            change = "it changes what it reads"
         if change is not None and form not in self._changed:
             # It may have filled a cache, and change nothing from now on.
             self._changed.add(form)
             form = None
-        results = reason or change or Results.of(result, attempt.recorder, given)
+        reason = reason or change
+        if reason is None and recorder.mixes():
+            reason = "it writes to an argument that shares its memory"
+        results = reason or Results.of(result, recorder, given)
         if isinstance(results, str):
-            replace(attempt.before, given.own)
             self._refuse(form, results)
         return results
 
-    def _recorded_or_run(
-        self,
-        attempt: Attempt,
-        results: Results,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> R:
+    def _computed(self, attempt: Attempt, results: Results) -> R:
         """Compute the results by a recording that is kept, or without, if it keeps a tensor."""
         arguments, recorder = attempt.arguments, attempt.recorder
         attempt.given.forget()
@@ -256,17 +286,12 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             attempt.run_instead(reason)
             made = recorder.results(arguments.are_numpy())
             return cast(R, results.put(made, arguments.leaves))
-        recording = recorder.finish(arguments.leaves, attempt.guards)
-        recorder.close(False)
-        replayed = recording.replay(arguments.leaves)
-        if replayed is None:
-            # Something changed meanwhile, or arguments are of one memory that it writes to.
-            self._refuse(attempt.form, "it writes to an argument that shares its memory")
-            return self._eager(args, kwargs)
+        recording = recorder.finish(arguments.leaves)
+        made = recording.compute(arguments.leaves)
         self._keep(_Recorded(recording, results, arguments.key()))
         self._counts["recorded"] += 1
         self._counts["replayed"] += 1
-        return cast(R, results.put(replayed, arguments.leaves))
+        return cast(R, results.put(made, arguments.leaves))
 
     def _refuse(self, form: Any, reason: str) -> None:
         """Remember a form of arguments, or without one the reason alone."""
@@ -277,6 +302,12 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
 
     def _keep(self, made: _Recorded) -> None:
         """Add a recording, and drop those that aren't current, and the oldest above the limit."""
+        # The first call of a recording counts as a replay, too.
+        replays = self.stats()["replayed"] - self._counts["recorded"]
+        self._fruitless = self._fruitless + 1 if replays == self._seen else 0
+        self._seen = replays
+        if self._fruitless >= _MAX_FRUITLESS:
+            self._rest = _REST
         # Without the lock, since it may run Python's code, as dropping recordings may.
         outdated = {one for one in self._kept if not one.recording.is_current()}
         with self._lock:

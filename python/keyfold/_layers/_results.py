@@ -8,10 +8,10 @@ from keyfold import _core
 from keyfold._layers._arguments import Given, is_array, is_tree
 from keyfold._trace._structure import Spec, put_together, take_apart
 
-__all__ = ["Results"]
+__all__ = ["CONSTANTS", "Results"]
 
 # Results besides arrays: each call gives the recorded one.
-_CONSTANTS = frozenset(
+CONSTANTS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, _core.DType, _core.Device}
 )
 
@@ -30,13 +30,16 @@ class Results:
         Returns the reason if a recording can't give such a one.
         """
         found: list[tuple[str, Any]] = []
-        if (reason := _unfit(result, given)) is not None:
-            return reason
-        spec = take_apart(result, "", found, is_array, "output")
+        try:
+            if (reason := _unfit(result, given)) is not None:
+                return reason
+            spec = take_apart(result, "", found, is_array, "output")
+        except RecursionError:
+            return "a result is too deep"
         if not all(isinstance(output, _core.Tensor) for _, output in found):
             return "a result is another library's array"
         statics = _statics(spec)
-        other = next((leaf for leaf in statics if type(leaf) not in _CONSTANTS), None)
+        other = next((leaf for leaf in statics if type(leaf) not in CONSTANTS), None)
         if other is not None:
             return f"a result is a {type(other).__name__}"
         outputs: dict[int, _core.Tensor] = {}

@@ -77,7 +77,7 @@ pub use fusion::BackendKernel;
 pub use host::{Host, ProgramPlace, Site, set_host};
 pub use operation::for_each_tensor;
 pub(crate) use recording::note_requires_grad;
-pub use recording::{READS, Recording, is_recording, note_unrecordable};
+pub use recording::{READS, Recording, is_recording, is_recording_here, note_unrecordable};
 pub use session::{AtOnce, Ending, Options, Session, Statistics, as_data};
 pub(crate) use settle::shares_held_by_pipelines;
 

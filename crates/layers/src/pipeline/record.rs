@@ -135,6 +135,9 @@ pub(super) fn at_deferred(
         // A kernel that calls operators, since Vmap has no rule for it: those are recorded.
         return outside_layers(Session::keys(), || context.call_below(args));
     }
+    if session.runs_at_once() {
+        return compute(context, args, Some(&session));
+    }
     if session.may_follow() && compared != std::ptr::from_ref(context.operator()).addr() {
         let keyset = keyset_below(context);
         let call = Recorded { context, args, read: args, keyset, layers: NONE };
@@ -268,7 +271,10 @@ impl Kept<'_> {
             self.versions.push(copy.version());
             self.args.push(Value::Tensor(copy));
         } else {
-            self.versions.push(tensor.version());
+            // A recording reads what is there, and what runs in place of one runs in order.
+            if !self.session.is_recorder() {
+                self.versions.push(tensor.version());
+            }
             let done = if pending.is_some() { tensor.completed()? } else { None };
             self.args.push(Value::Tensor(done.unwrap_or_else(|| tensor.clone())));
         }

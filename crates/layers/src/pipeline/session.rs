@@ -13,7 +13,7 @@ use keyfold_dispatch::{
     DispatchKey, DispatchKeySet, Dispatcher, LocalContext, LocalGuard, Operator, include_keys_with,
     local_data,
 };
-use keyfold_tensor::{DeviceBuffer, PendingBuffer, PendingSource, Value};
+use keyfold_tensor::{PendingBuffer, PendingSource, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -22,6 +22,7 @@ use super::copies::Copies;
 use super::failure::Failure;
 use super::host;
 use super::operation::{Operation, Slot};
+use super::recording::Placeholder;
 use super::sequence::Matched;
 use super::waiting::Waiting;
 use super::{recording, settle, timer};
@@ -195,8 +196,8 @@ pub(super) struct State {
     pub(super) at_once: Vec<AtOnce>,
     /// The reason why the program can't be recorded, in a session that only recorded.
     pub(super) refused: Option<String>,
-    /// The memory of placeholders that stand for inputs, and the inputs' own.
-    pub(super) placeholders: Vec<(Arc<PendingBuffer>, Arc<dyn DeviceBuffer>)>,
+    /// The placeholders that stand for inputs.
+    pub(super) placeholders: Vec<Placeholder>,
     /// Whether placeholders were recorded as different memories that may be one: what was recorded runs one by one.
     pub(super) is_in_order: bool,
     /// Whether a call that writes was recorded, or ran at once.
@@ -290,7 +291,7 @@ impl Session {
     /// [`ErrorKind::Pipeline`] if this pipeline doesn't check, and the block would.
     pub fn check_join(&self, options: Options) -> Result<()> {
         match options.check {
-            Some(check) if self.options.check.is_none() => Err(Error::new(
+            Some(check) if self.options.check.is_none() && !self.runs_at_once() => Err(Error::new(
                 ErrorKind::Pipeline,
                 format!(
                     "a pipeline with check={:?} would join the one around it, which checks nothing: \
@@ -352,9 +353,7 @@ impl Session {
         }
         // After an interrupt calls still wait; otherwise none does.
         self.give_up();
-        let placeholders = std::mem::take(&mut self.lock_as_is().placeholders);
-        // Without the lock: other libraries may own their memory.
-        drop(placeholders);
+        self.fill_placeholders();
         flushed
     }
 
@@ -399,6 +398,16 @@ impl Session {
     /// Returns whether it only records: nothing runs.
     pub(super) fn only_records(&self) -> bool {
         self.is_recorder && self.only_records.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether it only recorded, and runs each call at once now.
+    pub(super) fn runs_at_once(&self) -> bool {
+        self.is_recorder && !self.only_records()
+    }
+
+    /// Returns whether it was made for a recording.
+    pub(super) fn is_recorder(&self) -> bool {
+        self.is_recorder
     }
 
     /// Has it run operations. Returns whether it only recorded before.
@@ -558,6 +567,7 @@ impl Drop for Session {
         // Nobody waits any more who could be told otherwise.
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).blocks = 0;
         self.give_up();
+        self.fill_placeholders();
         if self.options.max_wait.is_some() {
             timer::forget(&self.this);
         }

@@ -1,12 +1,15 @@
 //! Recordings of functions in Python: `keyfold.fuse`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use keyfold_core::ErrorKind;
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalKeys};
 use keyfold_layers::autograd;
 use keyfold_layers::pipeline::{self, Ending, Recording, Session};
 use keyfold_tensor::Tensor;
+use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
@@ -20,7 +23,7 @@ use crate::classes::guards::PyGuard;
 use crate::marshal::arrays::caller::Caller;
 use crate::marshal::arrays::{self, numpy_array};
 use crate::marshal::dtype::PyDevice;
-use crate::marshal::errors::IntoPyResult;
+use crate::marshal::errors::{IntoPyResult, error};
 use crate::marshal::tensor::{self, OF_AN_OBJECT, PyTensor};
 
 type Any<'py> = Bound<'py, PyAny>;
@@ -112,6 +115,8 @@ pub(crate) struct PyRecorder {
     session: Arc<Session>,
     placeholders: Mutex<Vec<Tensor>>,
     outputs: Mutex<Vec<Tensor>>,
+    watched: Mutex<Vec<Watched>>,
+    is_closed: AtomicBool,
 }
 
 impl PyRecorder {
@@ -128,8 +133,13 @@ impl PyRecorder {
 impl PyRecorder {
     #[new]
     fn new() -> Self {
-        let (placeholders, outputs) = (Mutex::default(), Mutex::default());
-        PyRecorder { session: Session::recorder(), placeholders, outputs }
+        PyRecorder {
+            session: Session::recorder(),
+            placeholders: Mutex::default(),
+            outputs: Mutex::default(),
+            watched: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+        }
     }
 
     /// The tensor that stands for an array while the calls are recorded; None for another object.
@@ -170,8 +180,12 @@ impl PyRecorder {
         context::in_context(py, || self.session.run_instead(reason))?.py(py)
     }
 
-    /// Ends the recording. What waits runs, if that isn't for a recording and nothing stops the program.
+    /// Ends the recording, the first time. What waits runs, if that isn't for a recording and nothing stops the
+    /// program.
     fn close(&self, py: Python<'_>, stops: bool) -> PyResult<()> {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         // They may be the last references to memory that others own.
         drop(std::mem::take(&mut *self.placeholders()));
         let ending = if stops { Ending::GiveUp } else { Ending::Run };
@@ -212,32 +226,59 @@ impl PyRecorder {
         outputs.into_iter().map(give).collect()
     }
 
-    /// Makes the recording: `leaves` are the arguments, `watched` what the function reads besides, each as (holder,
-    /// name, value).
-    fn finish(
+    /// Whether memory of the arguments or of these tensors begins or ends in one of these ranges of addresses, or
+    /// around it.
+    fn touches(&self, ranges: Vec<(usize, usize)>, tensors: Vec<Bound<'_, PyTensor>>) -> bool {
+        let meets = |tensor: &Tensor| {
+            let start = tensor.buffer().host_ptr().addr();
+            let end = start + tensor.buffer().len() * tensor.dtype().size();
+            start > 0 && ranges.iter().any(|(low, high)| start < *high && *low < end)
+        };
+        self.session.inputs().iter().any(meets)
+            || tensors.iter().any(|one| meets(&one.get().tensor))
+    }
+
+    /// Whether a call writes to an argument that shares its memory with another one, or with what the function reads.
+    fn mixes(&self) -> bool {
+        self.session.mixes()
+    }
+
+    /// Takes what the function reads besides, each as (holder, name, value). Whether it finds the same now.
+    fn watch(
         &self,
         py: Python<'_>,
-        leaves: Vec<Py<PyAny>>,
         watched: Vec<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
-    ) -> PyResult<PyRecording> {
-        let (inputs, outputs) =
-            (std::mem::take(&mut *self.placeholders()), std::mem::take(&mut *self.outputs()));
-        let recording = self.session.finish(&inputs, &outputs).py(py)?;
-        let leaves = leaves.iter().enumerate().map(|(at, leaf)| {
-            let is_array = array(leaf.bind(py))?.is_some();
-            let earlier = leaves[..at].iter().position(|earlier| earlier.is(leaf));
-            Ok(match (is_array, earlier) {
-                (true, None) => Leaf::Array,
-                (true, Some(earlier)) => Leaf::Again(earlier),
-                (false, _) => Leaf::Same(leaf.clone_ref(py)),
-            })
-        });
-        let leaves = leaves.collect::<PyResult<Vec<_>>>()?;
+    ) -> PyResult<bool> {
         let watched = watched.into_iter().map(|(holder, name, value)| {
             let requires_grad = Watched::requires_grad(value.bind(py));
             Watched { holder, name, value, requires_grad }
         });
-        let (watched, excluded) = (watched.collect(), local_keys(py)?.1);
+        let watched: Vec<Watched> = watched.collect();
+        let mut is_same = true;
+        for one in &watched {
+            is_same = is_same && one.is_current(py)?;
+        }
+        *self.watched.lock().unwrap_or_else(PoisonError::into_inner) = watched;
+        Ok(is_same)
+    }
+
+    /// Makes the recording, for arguments of these forms.
+    fn finish(&self, py: Python<'_>, leaves: Vec<Py<PyAny>>) -> PyResult<PyRecording> {
+        let (inputs, outputs) =
+            (std::mem::take(&mut *self.placeholders()), std::mem::take(&mut *self.outputs()));
+        let recording = self.session.finish(&inputs, &outputs).py(py)?;
+        let mut first = HashMap::new();
+        let leaves = leaves.iter().enumerate().map(|(at, leaf)| {
+            if array(leaf.bind(py))?.is_none() {
+                return Ok(Leaf::Same(leaf.clone_ref(py)));
+            }
+            let earlier = *first.entry(leaf.as_ptr().addr()).or_insert(at);
+            Ok(if earlier == at { Leaf::Array } else { Leaf::Again(earlier) })
+        });
+        let leaves = leaves.collect::<PyResult<Vec<_>>>()?;
+        let watched =
+            std::mem::take(&mut *self.watched.lock().unwrap_or_else(PoisonError::into_inner));
+        let excluded = local_keys(py)?.1;
         Ok(PyRecording { recording, leaves, watched, excluded })
     }
 }
@@ -299,7 +340,17 @@ impl Watched {
         }
         let found = match holder.cast::<PyDict>() {
             Ok(names) => names.get_item(&self.name)?,
-            Err(_) => holder.getattr(self.name.bind(py).cast::<PyString>()?).ok(),
+            Err(_) => match holder.getattr(self.name.bind(py).cast::<PyString>()?) {
+                Ok(found) => Some(found),
+                // An empty cell's is a ValueError.
+                Err(error)
+                    if error.is_instance_of::<PyAttributeError>(py)
+                        || error.is_instance_of::<PyValueError>(py) =>
+                {
+                    None
+                }
+                Err(error) => return Err(error),
+            },
         };
         let Some(found) = found else {
             return Ok(self.value.is(PyRecording::type_object(py)));
@@ -332,6 +383,16 @@ impl PyRecording {
     fn replay<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Option<Bound<'py, PyList>>> {
         let outputs = self.outputs(leaves)?;
         outputs.map(|outputs| PyList::new(leaves.py(), outputs)).transpose()
+    }
+
+    /// Computes the outputs for the arguments that it was recorded for.
+    fn compute<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyList>> {
+        let py = leaves.py();
+        let Some((inputs, library)) = self.inputs(leaves)? else {
+            let message = "these aren't the arguments that the recording was made for";
+            return Err(error(py, ErrorKind::Pipeline, message));
+        };
+        PyList::new(py, self.computed(py, &inputs, library)?)
     }
 
     /// Whether the function would be recorded alike today.
@@ -373,53 +434,71 @@ impl PyRecording {
 }
 
 impl PyRecording {
-    /// Returns whether an array is an argument before this one, too.
-    fn is_earlier(&self, leaves: &Bound<'_, PyTuple>, at: usize, given: &Any<'_>) -> bool {
-        let mut earlier = self.leaves.iter().zip(leaves.iter_borrowed()).take(at);
-        earlier.any(|(leaf, earlier)| matches!(leaf, Leaf::Array) && earlier.is(given))
-    }
-
     fn outputs<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Option<Outputs<'py>>> {
         let py = leaves.py();
+        let Some((inputs, library)) = self.inputs(leaves)? else { return Ok(None) };
+        let keys = local_keys(py)?;
+        let is_it = has_no_layers(keys)
+            && keys.1 == self.excluded
+            && self.recording.fits(&inputs)
+            && self.is_current(py)?
+            && !self.recording.mixes(&inputs);
+        if !is_it {
+            return Ok(None);
+        }
+        self.computed(py, &inputs, library).map(Some)
+    }
+
+    /// Returns the tensors among arguments, and the library of the results; `None` for arguments that differ from the
+    /// recorded ones in more than the tensors' forms.
+    fn inputs(&self, leaves: &Bound<'_, PyTuple>) -> PyResult<Option<(Inputs, Caller)>> {
         if leaves.len() != self.leaves.len() {
             return Ok(None);
         }
-        let (mut inputs, mut numpy) = (SmallVec::<[Tensor; 8]>::new(), 0);
-        for (at, (leaf, given)) in self.leaves.iter().zip(leaves).enumerate() {
+        let (mut inputs, mut numpy) = (Inputs::new(), 0);
+        let mut arrays = SmallVec::<[usize; 8]>::new();
+        for (leaf, given) in self.leaves.iter().zip(leaves) {
             match leaf {
                 Leaf::Again(earlier) if given.is(leaves.get_borrowed_item(*earlier)?) => {}
                 Leaf::Again(_) => return Ok(None),
-                Leaf::Array if self.is_earlier(leaves, at, &given) => return Ok(None),
-                Leaf::Same(known) if is_same(known.bind(py), &given)? => {}
+                Leaf::Same(known) if is_same(known.bind(leaves.py()), &given)? => {}
                 Leaf::Same(_) => return Ok(None),
                 Leaf::Array => match array(&given) {
                     Ok(Some(tensor)) if is_plain(&tensor) => {
                         numpy += usize::from(!given.is_instance_of::<PyTensor>());
+                        arrays.push(given.as_ptr().addr());
                         inputs.push(tensor);
                     }
                     _ => return Ok(None),
                 },
             }
         }
-        let keys = local_keys(py)?;
-        if !has_no_layers(keys) || keys.1 != self.excluded || !self.recording.fits(&inputs) {
-            return Ok(None);
+        if arrays.len() > 1 {
+            // One array in two places is another form.
+            arrays.sort_unstable();
+            if arrays.windows(2).any(|two| two[0] == two[1]) {
+                return Ok(None);
+            }
         }
-        if !self.is_current(py)? {
-            return Ok(None);
-        }
-        if self.recording.mixes(&inputs) {
-            return Ok(None);
-        }
-        let large = inputs.iter().any(|input| input.numel() >= RELEASE_FROM);
-        let run = || self.recording.replay(&inputs);
-        let outputs = if large { py.detach(run) } else { run() };
         let all_numpy = numpy > 0 && numpy == inputs.len();
-        let library = if all_numpy { Caller::NUMPY } else { Caller::TENSOR };
+        Ok(Some((inputs, if all_numpy { Caller::NUMPY } else { Caller::TENSOR })))
+    }
+
+    fn computed<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Inputs,
+        library: Caller,
+    ) -> PyResult<Outputs<'py>> {
+        let large = inputs.iter().any(|input| input.numel() >= RELEASE_FROM);
+        let run = || self.recording.replay(inputs);
+        let outputs = if large { py.detach(run) } else { run() };
         let give = |output| results::tensor_to_py(py, output, &[], library);
-        outputs.py(py)?.into_iter().map(give).collect::<PyResult<_>>().map(Some)
+        outputs.py(py)?.into_iter().map(give).collect()
     }
 }
+
+type Inputs = SmallVec<[Tensor; 8]>;
 
 type Outputs<'py> = SmallVec<[Any<'py>; 2]>;
 

@@ -97,6 +97,10 @@ impl PyPipeline {
 
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, this) = (slf.py(), slf.get());
+        if this.session.options().check.is_some() {
+            let reason = "it opens a pipeline that checks";
+            context::in_context(py, || pipeline::note_unrecordable(reason))?.py(py)?;
+        }
         let around = context::in_context(py, Session::current)?;
         let session = around.unwrap_or_else(|| Arc::clone(&this.session));
         session.check_join(this.session.options()).py(py)?;

@@ -113,10 +113,10 @@ impl PendingBuffer {
     }
 
     /// Fills it with memory that exists, and that others hold as well: it stood for that memory while operations
-    /// were recorded. The writes that they count are counted there, too.
+    /// were recorded. The memory's count of writes is as it was.
     pub fn stand_for(&self, memory: Arc<dyn DeviceBuffer>) {
         if self.staged.set(memory).is_ok() {
-            self.fill();
+            let _ = self.outcome.set(Ok(()));
         }
     }
 
@@ -125,12 +125,15 @@ impl PendingBuffer {
         self.staged.get()
     }
 
-    /// Makes the staged memory visible to all readers.
+    /// Makes the staged memory visible to all readers. Without effect after the first time.
     ///
     /// # Panics
     /// If nothing was staged.
     pub fn fill(&self) {
         let Some(memory) = self.staged.get() else { unreachable!("filled before it was staged") };
+        if self.filled().is_some() {
+            return;
+        }
         if let Some(version) = memory.version() {
             // The record counted the writes of its operations when they were recorded.
             version.store(self.version.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::{Dispatcher, Operator, Value as _};
-use keyfold_tensor::{Overlap, PendingBuffer, Tensor, Value, ValueRef, overlap};
+use keyfold_tensor::{DeviceBuffer, Overlap, PendingBuffer, Tensor, Value, ValueRef, overlap};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -54,6 +54,11 @@ static RECORDERS: AtomicUsize = AtomicUsize::new(0);
 #[inline]
 pub fn is_recording() -> bool {
     RECORDERS.load(Ordering::Relaxed) > 0
+}
+
+/// Returns whether a function is being recorded here.
+pub fn is_recording_here() -> bool {
+    Session::current().is_some_and(|session| session.is_recorder())
 }
 
 /// Has a function that is being recorded here run from now on, as [`Session::run_instead`] does, since it asks for
@@ -104,6 +109,23 @@ impl Step {
             true => Some(step),
             false => step.find(operation),
         })
+    }
+}
+
+/// A tensor that stands for an input while a session records.
+pub(super) struct Placeholder {
+    pending: Arc<PendingBuffer>,
+    input: Tensor,
+    memory: Arc<dyn DeviceBuffer>,
+    /// The input's count of writes, from which the pending buffer counts.
+    version: u32,
+}
+
+impl Placeholder {
+    /// Returns the number of recorded writes.
+    fn writes(&self) -> u32 {
+        let counted = DeviceBuffer::version(&*self.pending);
+        counted.map_or(0, |counted| counted.load(Ordering::Relaxed).wrapping_sub(self.version))
     }
 }
 
@@ -162,8 +184,23 @@ impl Session {
             return Err(Error::new(ErrorKind::NotSupported, message));
         }
         let (placeholder, pending, memory) = Tensor::placeholder(input, self.as_source())?;
-        self.lock().placeholders.push((pending, memory));
+        let (input, version) = (input.clone(), input.version());
+        self.lock().placeholders.push(Placeholder { pending, input, memory, version });
         Ok(placeholder)
+    }
+
+    /// Has the placeholders be of the inputs' memory from now on. Returns them.
+    pub(super) fn fill_placeholders(&self) -> Vec<Placeholder> {
+        let placeholders = std::mem::take(&mut self.lock_as_is().placeholders);
+        for one in &placeholders {
+            one.pending.stand_for(Arc::clone(&one.memory));
+        }
+        placeholders
+    }
+
+    /// Returns the inputs that placeholders stand for.
+    pub fn inputs(&self) -> Vec<Tensor> {
+        self.lock().placeholders.iter().map(|one| one.input.clone()).collect()
     }
 
     /// Returns the reason why the program can't be recorded, if there is one.
@@ -188,14 +225,47 @@ impl Session {
                 return Ok(());
             }
             state.refused = Some(reason.to_owned());
-            for (placeholder, memory) in state.placeholders.drain(..) {
-                placeholder.stand_for(memory);
-            }
             state.is_in_order = true;
         }
+        let writes: Vec<(Arc<dyn DeviceBuffer>, u32)> = {
+            let state = self.lock();
+            let writes = |one: &Placeholder| (Arc::clone(&one.memory), one.writes());
+            state.placeholders.iter().map(writes).filter(|(_, writes)| *writes > 0).collect()
+        };
+        let before: Vec<u32> = writes.iter().map(|(memory, _)| version_of(&**memory)).collect();
+        let _placeholders = self.fill_placeholders();
         let ran = self.flush();
-        self.open.store(false, Ordering::Relaxed);
+        // Kernels have counted writes again, which were counted when they were recorded.
+        for ((memory, _), before) in writes.iter().zip(before) {
+            let is_same = |(other, _): &&(Arc<dyn DeviceBuffer>, u32)| Arc::ptr_eq(other, memory);
+            let all: u32 = writes.iter().filter(is_same).map(|(_, writes)| *writes).sum();
+            if let Some(version) = memory.version() {
+                version.store(before.wrapping_add(all), Ordering::Relaxed);
+            }
+        }
         ran
+    }
+
+    /// Returns whether a call writes to an input that shares its memory with another one, or with a tensor that isn't an
+    /// input: another recording than for inputs that don't.
+    pub fn mixes(&self) -> bool {
+        let state = self.lock();
+        let mut constants = Vec::new();
+        for operation in state.waiting.iter() {
+            operation.each_tensor(&mut |tensor| {
+                if tensor.pending_buffer().is_none() {
+                    constants.push(tensor.clone());
+                }
+            });
+        }
+        state.placeholders.iter().enumerate().filter(|(_, one)| one.writes() > 0).any(
+            |(at, one)| {
+                let inputs =
+                    state.placeholders.iter().enumerate().filter(|(other, _)| *other != at);
+                let mut others = inputs.map(|(_, other)| &other.input).chain(&constants);
+                others.any(|other| meets(&one.input, other))
+            },
+        )
     }
 
     /// Notes the dispatcher of an operator that the program calls.
@@ -224,13 +294,22 @@ impl Session {
         let mut results =
             slots.map(|slot| (slot.memory.as_ptr().addr(), slot.memory.strong_count()));
         // One of the references to a placeholder's memory is the session's.
-        let given = |(memory, _): &(Arc<PendingBuffer>, _)| {
-            (Arc::as_ptr(memory).addr(), Arc::strong_count(memory) - 1)
+        let given = |one: &Placeholder| {
+            (Arc::as_ptr(&one.pending).addr(), Arc::strong_count(&one.pending) - 1)
         };
         let mut placeholders = state.placeholders.iter().map(given);
         results.any(|(address, held)| is_more(address, held))
             || placeholders.any(|(address, held)| is_more(address, held))
     }
+}
+
+/// Returns whether tensors share a buffer, or elements.
+fn meets(a: &Tensor, b: &Tensor) -> bool {
+    a.buffer().shares_with(b.buffer()) || overlap(a, b).is_ok_and(|meets| meets != Overlap::None)
+}
+
+fn version_of(memory: &dyn DeviceBuffer) -> u32 {
+    memory.version().map_or(0, |version| version.load(Ordering::Relaxed))
 }
 
 /// Notes that a recorder is dropped.
@@ -275,10 +354,6 @@ impl Recording {
     /// Returns whether inputs share memory with each other or with constants in a way that a write of the
     /// program would be seen through another one, which isn't recorded.
     pub fn mixes(&self, inputs: &[Tensor]) -> bool {
-        let meets = |a: &Tensor, b: &Tensor| {
-            a.buffer().shares_with(b.buffer())
-                || overlap(a, b).is_ok_and(|meets| meets != Overlap::None)
-        };
         self.written.iter().any(|written| {
             let others = inputs.iter().enumerate().filter(|(at, _)| at != written);
             let constants = self.constants.iter().map(|constant| &constant.tensor);

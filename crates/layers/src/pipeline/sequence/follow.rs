@@ -65,7 +65,7 @@ impl Session {
 
     /// Begins to compare calls with those of a sequence, if nothing waits.
     fn begin(&self, state: &mut State, find: impl FnOnce() -> Option<Arc<Sequence>>) -> bool {
-        if !state.is_idle() || self.only_records() || self.options.check.is_some() {
+        if !state.is_idle() || self.is_recorder() || self.options.check.is_some() {
             return false;
         }
         let Some(sequence) = find() else { return false };

@@ -4,7 +4,7 @@
 //! being traced never gets into the graph: both are errors that say what to do instead.
 
 use keyfold_core::ErrorKind;
-use keyfold_dispatch::DispatchKey;
+use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 use keyfold_layers::{pipeline, tracer};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
@@ -41,6 +41,16 @@ pub(crate) fn note_asked(py: Python<'_>, tensor: &Tensor, reason: &str) -> PyRes
         return Ok(());
     }
     context::in_context(py, || pipeline::note_unrecordable(reason))?.py(py)
+}
+
+/// Returns a tensor's keys: those of what stands for it, where a function is recorded for `fuse`.
+pub(crate) fn keys(py: Python<'_>, tensor: &Tensor) -> PyResult<DispatchKeySet> {
+    let keys = tensor.keys();
+    let may_stand = pipeline::is_recording() && tensor.pending_buffer().is_some();
+    match may_stand && context::in_context(py, pipeline::is_recording_here)? {
+        true => Ok(keys.remove(DispatchKey::Deferred)),
+        false => Ok(keys),
+    }
 }
 
 /// Notes that Python shows a tensor: its elements stand in the text.

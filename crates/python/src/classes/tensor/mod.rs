@@ -150,7 +150,7 @@ impl PyTensor {
     /// The keys that the tensor brings to a call.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyKeySet>> {
-        keyset_object(py, self.tensor.keys())
+        keyset_object(py, materialize::keys(py, &self.tensor)?)
     }
 
     /// Whether the elements aren't computed yet, since a pipeline is open. Reading them computes them.
