@@ -51,11 +51,14 @@ fn array<'py>(object: &Any<'py>) -> PyResult<Option<Tensor>> {
     if !is_one {
         return Ok(None);
     }
-    let view = arrays::view(object).py(object.py())?;
+    let mut view = arrays::view(object).py(object.py())?;
     // What a pipeline has computed is a tensor as any other.
-    let is_done = view.pending_buffer().is_some_and(|pending| pending.filled().is_some());
-    let done = if is_done { view.completed().py(object.py())? } else { None };
-    Ok(Some(done.unwrap_or(view).with_token(OF_AN_OBJECT)))
+    if view.pending_buffer().is_some_and(|pending| pending.filled().is_some())
+        && let Some(done) = view.completed().py(object.py())?
+    {
+        view = done;
+    }
+    Ok(Some(view.with_token(OF_AN_OBJECT)))
 }
 
 /// Returns the keys that the context adds to calls, and those that it removes.
@@ -388,7 +391,8 @@ impl PyRecording {
     /// Computes the outputs for the arguments that it was recorded for.
     fn compute<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyList>> {
         let py = leaves.py();
-        let Some((inputs, library)) = self.inputs(leaves)? else {
+        let mut inputs = Inputs::new();
+        let Some(library) = self.take(leaves, &mut inputs)? else {
             let message = "these aren't the arguments that the recording was made for";
             return Err(error(py, ErrorKind::Pipeline, message));
         };
@@ -436,7 +440,8 @@ impl PyRecording {
 impl PyRecording {
     fn outputs<'py>(&self, leaves: &Bound<'py, PyTuple>) -> PyResult<Option<Outputs<'py>>> {
         let py = leaves.py();
-        let Some((inputs, library)) = self.inputs(leaves)? else { return Ok(None) };
+        let mut inputs = Inputs::new();
+        let Some(library) = self.take(leaves, &mut inputs)? else { return Ok(None) };
         let keys = local_keys(py)?;
         let is_it = has_no_layers(keys)
             && keys.1 == self.excluded
@@ -449,13 +454,13 @@ impl PyRecording {
         self.computed(py, &inputs, library).map(Some)
     }
 
-    /// Returns the tensors among arguments, and the library of the results; `None` for arguments that differ from the
-    /// recorded ones in more than the tensors' forms.
-    fn inputs(&self, leaves: &Bound<'_, PyTuple>) -> PyResult<Option<(Inputs, Caller)>> {
+    /// Takes the tensors among arguments, in place since they are large, and returns the library of the results; `None`
+    /// for arguments that differ from the recorded ones in more than the tensors' forms.
+    fn take(&self, leaves: &Bound<'_, PyTuple>, inputs: &mut Inputs) -> PyResult<Option<Caller>> {
         if leaves.len() != self.leaves.len() {
             return Ok(None);
         }
-        let (mut inputs, mut numpy) = (Inputs::new(), 0);
+        let mut numpy = 0;
         let mut arrays = SmallVec::<[usize; 8]>::new();
         for (leaf, given) in self.leaves.iter().zip(leaves) {
             match leaf {
@@ -481,7 +486,7 @@ impl PyRecording {
             }
         }
         let all_numpy = numpy > 0 && numpy == inputs.len();
-        Ok(Some((inputs, if all_numpy { Caller::NUMPY } else { Caller::TENSOR })))
+        Ok(Some(if all_numpy { Caller::NUMPY } else { Caller::TENSOR }))
     }
 
     fn computed<'py>(
