@@ -418,6 +418,12 @@ fn without_lock(run: &mut dyn FnMut()) {
 }
 
 fn interrupted() -> Result<()> {
+    // SAFETY: a look at the thread's own data.
+    if unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
+        // A thread that isn't Python's, as that of `max_wait`. Signal handlers run on Python's main thread; and while this
+        // one made a thread state, a fork could leave the child CPython's lock of them locked for ever.
+        return Ok(());
+    }
     attach(|py| py.check_signals().map_err(from_pyerr))
 }
 
