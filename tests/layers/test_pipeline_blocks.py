@@ -211,6 +211,13 @@ def test_children_of_fork_open_pipelines_while_other_threads_of_the_parent_do():
 import os, signal, threading, time
 import keyfold as kf
 x, stop = kf.asarray([1.0, 2.0, 3.0]), threading.Event()
+# What is made at the first call is made before: a child can't end what another thread had begun.
+for _ in range(4):
+    with kf.pipeline(max_wait=0.0003):
+        y = x + 1.0
+        while y.is_pending:
+            time.sleep(0.001)
+    y.tolist()
 def forever():
     while not stop.is_set():
         with kf.pipeline(max_wait=0.0003):

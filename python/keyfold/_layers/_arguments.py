@@ -17,7 +17,7 @@ __all__ = ["Arguments", "Given", "is_array", "is_tree", "replaced"]
 _CHANGING = (Iterator, Mapping, MappingView, MutableSequence, MutableSet)
 # The most objects in lists, tuples and dicts among the arguments: each is compared at each call.
 _MAX_LEAVES = 10_000
-# What has a buffer and doesn't change.
+# Classes of objects that don't change, though some have a buffer.
 _NUMBERS = frozenset({bytes, str, int, float, complex, bool, type(None)})
 
 

@@ -30,7 +30,7 @@ class Attempt:
     recorder: _core._Recorder
     given: Given
     guards: list[Watched]
-    # What the function may change, as it was.
+    # The contents of the objects that the function may change, before the call.
     before: Snapshot
 
     def writes_unseen(self) -> bool:
@@ -72,7 +72,7 @@ class Attempt:
         is_again = isinstance(error, Exception) and (
             self.arguments.are_numpy() or isinstance(error, GradientError)
         )
-        # What was written can't be written again.
+        # A write that was made can't be made again.
         has_written = recorder.has_written()
         is_again = is_again and not (has_written and recorder.refused() is not None)
         if stops or (is_again and has_written):

@@ -14,6 +14,8 @@ import types
 from collections.abc import Iterable
 from typing import Any, cast
 
+import numpy as np
+
 from keyfold import _core
 from keyfold._layers._code import Scan
 
@@ -143,7 +145,8 @@ def drawing(function: types.FunctionType, code: Scan) -> list[Any]:
             if type(value) is not types.ModuleType:
                 break
             own = attributes(value) or {}
-            value = own.get(name)
+            # NumPy imports its own where it is asked for first.
+            value = np.random if value is np and name == "random" else own.get(name)
             if own.get("__name__") in _GENERATORS:
                 found.append(value)
     # One that the function imports may be in any of its variables.

@@ -94,7 +94,7 @@ def watched(f: Any, arguments: Iterable[Any]) -> Reads:
         [one for one in arguments if not issubclass(type(one), np.ndarray) and opaque(one) is None]
     )
     if len(walk.names) > named:
-        # What the function reaches has attributes that the arguments' code names, too.
+        # Objects that the function reaches have attributes that the arguments' code names, too.
         again = _Walk()
         again.names = dict(walk.names)
         again.run([f])
@@ -260,7 +260,7 @@ class _Walk:
         # By its module's name: what `value_and_grad(f)` returns is named as `f` is.
         module = str(function.__globals__.get("__name__"))
         if is_of_a_library(module):
-            # What it is made of isn't assigned later, and may be functions of the user's.
+            # Its parts aren't assigned later, and may be functions of the user's.
             names = function.__code__.co_freevars
             for name, cell in zip(names, function.__closure__ or (), strict=True):
                 value = content(cell)

@@ -499,7 +499,7 @@ impl Session {
     }
 }
 
-/// What waited when it was given up.
+/// The operations that waited when they were given up.
 struct Left {
     operations: Vec<Arc<Operation>>,
     /// Dropped without the state's lock, since they may be the last references to any objects.
