@@ -44,7 +44,7 @@ Snapshot = list[tuple[Any, Any]]
 MAX_BYTES = 16 << 20
 
 # Classes whose objects show others at times, by code that isn't looked into.
-_OPAQUE = (
+_OPAQUE: tuple[type, ...] = (
     MutableMapping, MutableSequence, MutableSet, MappingView, types.MappingProxyType, memoryview,
     threading.local, contextvars.ContextVar, weakref.ref, ctypes.Structure.__mro__[1],
 )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import functools
 import types
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -78,10 +77,21 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-# Decoding takes about 4 us per instruction, and layers share their classes' code.
-@functools.lru_cache(maxsize=512)
+_SCANNED: dict[types.CodeType, Scan] = {}
+_MAX_SCANNED = 512
+
+
 def scan(code: types.CodeType) -> Scan:
     """Scan the code of a function."""
+    # Decoding takes about 4 us per instruction, and layers share their classes' code.
+    if (known := _SCANNED.get(code)) is None:
+        if len(_SCANNED) >= _MAX_SCANNED:
+            _SCANNED.clear()
+        known = _SCANNED[code] = _scan(code)
+    return known
+
+
+def _scan(code: types.CodeType) -> Scan:
     variables: dict[str, None] = {}
     attributes: dict[str, None] = {}
     paths: dict[tuple[str, ...], None] = {}
