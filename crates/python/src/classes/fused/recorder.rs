@@ -10,8 +10,8 @@ use keyfold_layers::pipeline::{self, Ending, Session};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 
+use super::mode::{Any, array, local_keys};
 use super::recording::{Leaf, PyRecording, Watched};
-use super::{Any, array, local_keys};
 use crate::call::{context, results};
 use crate::classes::guards::PyGuard;
 use crate::marshal::arrays::caller::Caller;

@@ -13,7 +13,7 @@ use pyo3::types::{
 };
 use smallvec::SmallVec;
 
-use super::{Any, array, has_no_layers, is_plain, local_keys};
+use super::mode::{Any, array, has_no_layers, is_plain, local_keys};
 use crate::call::results;
 use crate::marshal::arrays::caller::Caller;
 use crate::marshal::dtype::PyDevice;
