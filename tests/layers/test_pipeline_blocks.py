@@ -211,7 +211,7 @@ def test_children_of_fork_open_pipelines_while_other_threads_of_the_parent_do():
 import os, signal, threading, time
 import keyfold as kf
 x, stop = kf.asarray([1.0, 2.0, 3.0]), threading.Event()
-# What is made at the first call is made before: a child can't end what another thread had begun.
+# First calls before the threads begin: a child can't end what another thread had begun to make.
 for _ in range(4):
     with kf.pipeline(max_wait=0.0003):
         y = x + 1.0
