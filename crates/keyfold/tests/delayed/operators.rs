@@ -69,6 +69,8 @@ fn calls(row: &Row, dtype: DType) -> Vec<(String, Vec<Value>)> {
     let args: Vec<Value> = args.iter().map(|arg| arg.to_value().unwrap()).collect();
     let name = row.schema().name.to_string();
     let mut calls = vec![(name.clone(), args.clone())];
+    // Some operators draw random numbers.
+    let _alone = crate::random_numbers();
     if let Some(schema) = row.out_schema()
         && let Ok(made) = dispatcher().call(&name, &borrowed(&args))
     {
