@@ -13,6 +13,7 @@ use keyfold::ops::aten;
 use keyfold_core::{DType, Device, ErrorKind};
 use keyfold_dispatch::{DispatchKey, Kernel, Override, Value as _};
 use keyfold_layers::pipeline::{Ending, Options, Session, Statistics};
+use keyfold_layers::profiler;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use pipelines::{bits, numbers, within};
 use support::call;
@@ -62,6 +63,47 @@ fn the_third_flush_of_a_program_is_recognised() {
     };
     let counted = recognised(&program);
     assert_eq!((counted.recorded, counted.ran, counted.flushes), (5, 5, 1));
+}
+
+#[test]
+fn calls_with_many_and_with_large_numbers_are_recognised() {
+    let _alone = alone();
+    let (grad, x) = (numbers(&[2, 3, 4, 5, 6], DType::F64), numbers(&[2, 3, 4, 5, 6], DType::F64));
+    let weight = numbers(&[3, 3, 1, 1, 1], DType::F64);
+    let [ones, zeros] = [[1_i64; 3], [0; 3]];
+    let [ones, zeros, bias] = [&ones[..], &zeros, &[3]].map(ValueRef::Ints);
+    let mask = [true; 3].map(Value::Bool);
+    let program = |number: i64| {
+        let [grad, x, weight] = [&grad, &x, &weight].map(ValueRef::Tensor);
+        let numbers =
+            [bias, ones, zeros, ones, false.into(), zeros, 1.into(), ValueRef::List(&mask)];
+        let args = [&[grad, x, weight], &numbers[..]].concat();
+        let results = keyfold::dispatcher().call("aten::convolution_backward", &args).unwrap();
+        let Value::Tuple(results) = results else { unreachable!("{results:?}") };
+        let tensors = results.into_iter().map(|result| result.into_tensor().unwrap());
+        let added = call("aten::add.Scalar", &[grad, number.into()]).unwrap();
+        tensors.chain([added]).collect()
+    };
+    // The second and third don't fit into a word with their kind; the others differ in their upper bits alone.
+    for number in [-1, 1 << 60, i64::MIN, 1 << 54, 1 << 55] {
+        assert_eq!(recognised(&|| program(number)).recorded, 2, "{number}");
+    }
+}
+
+#[test]
+fn a_program_that_could_not_be_learned_is_looked_at_again() {
+    let _alone = alone();
+    let x = numbers(&[2, 59], DType::F64);
+    let program = || vec![aten::exp(&aten::neg(&x).unwrap()).unwrap()];
+    let profile = profiler::Session::new(profiler::Options::default());
+    let recording = profile.start().unwrap();
+    for _ in 0..20 {
+        // The context has the profile.
+        assert_eq!(run(&program).1.recognised, 0);
+    }
+    recording.stop().unwrap();
+    let rounds = (0..100).position(|_| run(&program).1.recognised == 1);
+    assert!(rounds.is_some_and(|rounds| rounds < 70), "{rounds:?}");
 }
 
 #[test]

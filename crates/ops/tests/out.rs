@@ -235,7 +235,9 @@ fn a_stack_that_fails_in_the_middle_writes_nothing() {
     let flags = [Value::Bool(false), Value::Bool(true)];
     let args: Vec<Value> = [Value::Tensor(x)].into_iter().chain(flags).collect();
     let outs = [&factor, &info].map(|out| Value::Tensor(out.clone()));
-    let error = call("aten::linalg_cholesky_ex.L", &[args, outs.to_vec()].concat()).unwrap_err();
+    let args = [args, outs.to_vec()].concat();
+    let refs: Vec<ValueRef<'_>> = args.iter().map(Value::as_ref).collect();
+    let error = keyfold::dispatcher().call("aten::linalg_cholesky_ex.L", &refs).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Value, "{error}");
     for out in [&factor, &info] {
         assert!(items(out).iter().all(|item| *item == (0, 0)));

@@ -188,18 +188,19 @@ mod tests {
             let (mailbox, awake) = (Arc::clone(&mailbox), Arc::clone(&awake));
             move || {
                 mailbox.register_thread();
-                mailbox.sleep(|| true);
-                for _ in 0..2 {
-                    mailbox.sleep(|| false);
+                for stays in [true, false, false] {
+                    mailbox.sleep(|| stays);
                     awake.fetch_add(1, Ordering::Relaxed);
                 }
                 mailbox.take().map(|job| job.addr())
             }
         });
         let sleeps = || while mailbox.state.load(Ordering::SeqCst) != asleep() {};
+        // It is marked asleep for a moment before it stays awake.
+        while awake.load(Ordering::Relaxed) == 0 {}
         sleeps();
         mailbox.wake_without_job();
-        while awake.load(Ordering::Relaxed) == 0 {}
+        while awake.load(Ordering::Relaxed) == 1 {}
         sleeps();
         let job = 7;
         while !mailbox.hand_to_sleeper(&raw const job) {}

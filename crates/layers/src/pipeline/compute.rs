@@ -35,21 +35,25 @@ pub(super) fn compute(
     if !waits {
         return context.call_below(args);
     }
-    let ready = args.iter().map(|arg| completed(*arg)).collect::<Result<Vec<_>>>()?;
-    let refs = args.iter().zip(&ready);
-    let refs: Vec<ValueRef<'_>> =
-        refs.map(|(arg, ready)| ready.as_ref().map_or(*arg, Value::as_ref)).collect();
+    let mut ready = SmallVec::<[(usize, Value); 2]>::new();
+    for (at, arg) in args.iter().enumerate() {
+        if let Some(done) = completed(*arg)? {
+            ready.push((at, done));
+        }
+    }
+    let mut refs = SmallVec::<[ValueRef<'_>; 8]>::from_slice(args);
+    ready.iter().for_each(|(at, done)| refs[*at] = done.as_ref());
     let result = context.call_below(&refs)?;
     // A result that is an argument is the caller's own.
     if let Value::Tensor(tensor) = &result
         && tensor.token() != 0
     {
-        let is_it = |ready: &Option<Value>| match ready {
-            Some(Value::Tensor(ready)) => same_view(ready, tensor),
+        let is_it = |(_, done): &&(usize, Value)| match done {
+            Value::Tensor(done) => same_view(done, tensor),
             _ => false,
         };
-        if let Some(at) = ready.iter().position(is_it) {
-            return Value::from_ref(args[at]);
+        if let Some((at, _)) = ready.iter().find(is_it) {
+            return Value::from_ref(args[*at]);
         }
     }
     Ok(result)

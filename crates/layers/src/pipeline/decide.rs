@@ -154,6 +154,16 @@ fn decide_anew(
     if args.iter().any(|arg| has_own_class(*arg)) {
         return Ok(AtOnce("its arguments are of a registered class"));
     }
+    let is_written = |at: &usize| schema.arguments[*at].alias.as_ref().is_some_and(|a| a.write);
+    let written: SmallVec<[usize; 1]> = (0..schema.arguments.len()).filter(is_written).collect();
+    let is_pending = |at: &usize| match args[*at] {
+        // A read-only one is an error of the call.
+        ValueRef::Tensor(tensor) => tensor.is_pending() && tensor.is_writable(),
+        _ => false,
+    };
+    if !written.iter().all(is_pending) {
+        return Ok(AtOnce("it writes to memory that isn't pending, or is read-only"));
+    }
     let has_row = infer.is_some();
     let forms = match infer {
         Some(infer) => infer(args),
@@ -169,21 +179,12 @@ fn decide_anew(
         }
         Err(error) => return Err(error),
     };
-    let is_written = |at: &usize| schema.arguments[*at].alias.as_ref().is_some_and(|a| a.write);
-    let written: SmallVec<[usize; 1]> = (0..schema.arguments.len()).filter(is_written).collect();
     let is_random = tags.contains(Tags::NONDETERMINISTIC_SEEDED)
         || schema.arguments.iter().any(|argument| *argument.ty.base() == Type::Generator);
     let device = device_of(context, args);
     if !written.is_empty() {
-        let is_pending = |at: &usize| match args[*at] {
-            // A read-only one is an error of the call.
-            ValueRef::Tensor(tensor) => tensor.is_pending() && tensor.is_writable(),
-            _ => false,
-        };
         return Ok(match &forms[..] {
-            [Some(Form { memory: Memory::Argument(at), .. })]
-                if has_row && written.iter().all(is_pending) =>
-            {
+            [Some(Form { memory: Memory::Argument(at), .. })] if has_row => {
                 let structure = Structure::Written(*at);
                 let (forms, evaluates, cost) = (Vec::new(), None, Cost::Short);
                 let key = Box::default();
@@ -191,7 +192,7 @@ fn decide_anew(
                     CallForm { key, forms, structure, written, device, evaluates, is_random, cost };
                 Decision::Record(Arc::new(form))
             }
-            _ => AtOnce("it writes to memory that isn't pending, or is read-only"),
+            _ => AtOnce("its results aren't the arguments that it writes to"),
         });
     }
     let fresh = forms.iter().flatten().filter(|form| form.memory == Memory::Fresh).count();

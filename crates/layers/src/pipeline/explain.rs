@@ -94,9 +94,13 @@ fn producers_of<'o>(operations: impl Iterator<Item = &'o Arc<Operation>>) -> Pro
 }
 
 impl Session {
-    /// Describes a call.
+    /// Describes a call. What it reads is computed by the operations that it runs after: all that wait needn't be
+    /// looked at, of which each may fail.
     pub(super) fn describe(&self, operation: &Operation) -> String {
-        let producers = producers_of(self.lock().waiting.iter());
+        let producers = {
+            let state = self.lock();
+            producers_of(operation.after.iter().filter_map(|before| state.waiting.get(*before)))
+        };
         operation.describe(&producer(&producers))
     }
 

@@ -60,7 +60,7 @@ impl CallForm {
 const ENTRIES: usize = 64;
 
 /// The most numbers of a key that is kept, and the most tensors among the arguments.
-const WORDS: usize = 48;
+const WORDS: usize = 64;
 const TENSORS: usize = 8;
 
 /// All that inference may read of a call, as numbers: equal keys mean equal results.
@@ -202,7 +202,7 @@ impl<'w, W: Words> Call<'w, W> {
             }
             ValueRef::None => self.words.push(0),
             ValueRef::Bool(flag) => self.words.push(1 | u64::from(flag) << 8),
-            ValueRef::Int(number) => self.add_number(2, number as u64),
+            ValueRef::Int(number) => self.add_int(number),
             ValueRef::UInt(number) => self.add_number(3, number),
             ValueRef::Float(number) => self.add_number(4, number.to_bits()),
             ValueRef::Complex(Complex { re, im }) => {
@@ -216,7 +216,7 @@ impl<'w, W: Words> Call<'w, W> {
                 text.bytes().for_each(|byte| self.words.push(u64::from(byte)));
             }
             list => {
-                self.add_number(9, list.list_len().unwrap_or(0) as u64);
+                self.words.push(9 | (list.list_len().unwrap_or(0) as u64) << 8);
                 return list.items().all(|item| self.words.goes_on() && self.add(item));
             }
         }
@@ -227,6 +227,15 @@ impl<'w, W: Words> Call<'w, W> {
     fn add_number(&mut self, kind: u64, number: u64) {
         self.words.push(kind);
         self.words.push(number);
+    }
+
+    /// Adds an integer. Most are small: strides and paddings of a convolution would else be half of its key.
+    #[inline(always)]
+    fn add_int(&mut self, number: i64) {
+        match number << 8 >> 8 == number {
+            true => self.words.push(2 | (number as u64) << 8),
+            false => self.add_number(11, number as u64),
+        }
     }
 
     fn add_tensor(&mut self, tensor: &Tensor) -> bool {

@@ -147,7 +147,12 @@ impl Operation {
         let mut ready = {
             let args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
             self.check_versions(&args).map_err(Stopped::Itself)?;
-            args.iter().map(ready).collect::<Result<Vec<_>, Stopped>>()?
+            // Not collected, since that moves values, which are large, several times.
+            let mut all = Vec::with_capacity(args.len());
+            for arg in &*args {
+                all.push(ready(arg)?);
+            }
+            all
         };
         ready.iter_mut().try_for_each(complete)?;
         Ok(ready)

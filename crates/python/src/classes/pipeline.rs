@@ -9,6 +9,7 @@ use keyfold_layers::pipeline::{
 };
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -321,7 +322,7 @@ struct Known {
 }
 
 /// The number of places that are remembered.
-const PLACES: usize = 64;
+const PLACES: usize = 256;
 
 static KNOWN: Mutex<[Option<Known>; PLACES]> = Mutex::new([const { None }; PLACES]);
 
@@ -348,7 +349,7 @@ fn site() -> Option<Site> {
             if let Some(site) = site_of(py, &frame)? {
                 return Some(site);
             }
-            frame = frame.getattr("f_back").ok().filter(|back| !back.is_none())?;
+            frame = frame.getattr(intern!(py, "f_back")).ok().filter(|back| !back.is_none())?;
         }
     })?
 }
@@ -384,7 +385,7 @@ fn site_of(py: Python<'_>, frame: &Bound<'_, PyAny>) -> Option<Option<Site>> {
 
 fn is_users(py: Python<'_>, code: &Bound<'_, PyAny>) -> bool {
     let Some(folder) = folder(py) else { return true };
-    let file = code.getattr("co_filename").and_then(|file| file.extract::<String>());
+    let file = code.getattr(intern!(py, "co_filename")).and_then(|file| file.extract::<String>());
     file.is_ok_and(|file| !file.starts_with(folder))
 }
 

@@ -88,9 +88,10 @@ impl Tensor {
         slot.get_or_insert_with(make).clone()
     }
 
-    /// Returns whether nothing else refers to the memory.
+    /// Returns whether nothing else refers to the memory, or will to memory that is computed later: of that,
+    /// pipelines have weak references.
     pub fn owns_memory(&mut self) -> bool {
-        self.buffer.is_sole_owner()
+        self.buffer.is_sole_owner() || self.is_pending() && self.buffer.shares() == 1
     }
 
     /// Replaces the attachment. It is valid, and shared by clones, while the tensor has a

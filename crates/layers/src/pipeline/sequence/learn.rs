@@ -23,6 +23,7 @@ const MOST_CALLS: usize = 4096;
 /// The calls of a flush, before it changes and runs them.
 #[derive(Default)]
 pub(in crate::pipeline) struct Observed {
+    signature: Signature,
     calls: Vec<Call>,
     inputs: Vec<Tensor>,
     results: Vec<(usize, usize)>,
@@ -39,16 +40,18 @@ impl Observed {
         let (mut waiting, len) = (state.waiting.iter(), state.waiting.len());
         let first = waiting.next()?;
         let last = waiting.next_back().unwrap_or(first);
-        let (is_again, old) = table::note_flush(Signature::new(&first.form, &last.form, len));
+        let signature = Signature::new(&first.form, &last.form, len);
+        let (is_again, old) = table::note_flush(signature);
         state.outdated.extend(old.into_iter().map(|old| old as Outdated));
         if len > MOST_CALLS || !state.running.is_empty() || !is_again {
             return None;
         }
-        let mut observed = Observed::default();
-        for operation in state.waiting.iter() {
-            observed.add(operation, held)?;
+        let mut observed = Observed { signature, ..Observed::default() };
+        let all = state.waiting.iter().try_for_each(|operation| observed.add(operation, held));
+        if all.is_none() {
+            table::note_unlearned(signature);
         }
-        Some(observed)
+        all.map(|()| observed)
     }
 
     /// Adds a call; `None` if it isn't a pure one on memory of the host. A context with objects, such as a profile,
@@ -165,6 +168,7 @@ impl Observed {
     ) -> Option<NewSequence> {
         let is_own = |call: &Call| call.operator.with_kernel(call.keyset, fusion::is_movable);
         if !self.calls.iter().all(|call| is_own(call) == Some(true)) {
+            table::note_unlearned(self.signature);
             return None;
         }
         let mut outputs = Vec::new();

@@ -19,11 +19,11 @@ const ALIKE: usize = 8;
 /// The number of programs that leave a sequence, after which it isn't tried again.
 const MOST_MISMATCHES: u32 = 8;
 
-/// The most sequences that are learned without one being replayed: numbers of programs may be others each time.
+/// The most programs that are learned, or that can't be, without one being replayed: numbers may be others each time.
 const CREDIT: u32 = 16;
 
 /// Tells flushes apart: equal signatures are probably one program's.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Signature {
     first: u64,
     last: u64,
@@ -43,6 +43,9 @@ fn sign(form: &CallForm) -> u64 {
     hasher.finish()
 }
 
+/// Where they are used up, one of so many flushes is learned: what prevented it, such as a profile, may have ended.
+const AGAIN: u32 = 64;
+
 /// The signatures that are remembered of programs that begin alike.
 const SEEN: usize = 4;
 
@@ -51,9 +54,22 @@ struct Entry {
     /// The signatures of the last programs, the latest one first.
     seen: SmallVec<[Signature; SEEN]>,
     credit: u32,
+    /// The flushes since it was used up, or since the last one of them that was learned.
+    skipped: u32,
     /// The time of the last flush.
     used: u64,
     sequences: Vec<Arc<Sequence>>,
+}
+
+impl Entry {
+    /// Returns whether a flush may be learned.
+    fn may_learn(&mut self) -> bool {
+        if self.credit > 0 {
+            return true;
+        }
+        self.skipped = (self.skipped + 1) % AGAIN;
+        self.skipped == 0
+    }
 }
 
 struct Known {
@@ -88,7 +104,8 @@ impl Known {
         let old = full.then(least).flatten().map(|(first, _)| *first);
         let old = old.and_then(|first| self.entries.remove(&first));
         let (first, seen) = (seen.first, SmallVec::from_elem(seen, 1));
-        let entry = Entry { seen, credit: CREDIT, used: self.time, sequences: Vec::new() };
+        let entry =
+            Entry { seen, credit: CREDIT, skipped: 0, used: self.time, sequences: Vec::new() };
         self.entries.insert(first, entry);
         old
     }
@@ -108,9 +125,18 @@ pub(super) fn note_flush(signature: Signature) -> (bool, Vec<Arc<Sequence>>) {
                     entry.seen.insert(0, signature);
                 }
             }
-            (known.is_some() && entry.credit > 0, Vec::new())
+            (known.is_some() && entry.may_learn(), Vec::new())
         }
         None => (false, known.add(signature).map_or(Vec::new(), |old| old.sequences)),
+    }
+}
+
+/// Notes that a flush of this signature couldn't be learned: after some, the next ones aren't looked at.
+pub(super) fn note_unlearned(signature: Signature) {
+    if let Some(mut known) = known()
+        && let Some(entry) = known.entries.get_mut(&signature.first)
+    {
+        entry.credit = entry.credit.saturating_sub(1);
     }
 }
 
