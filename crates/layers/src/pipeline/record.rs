@@ -389,7 +389,7 @@ fn record(
         bytes,
     };
     state.waiting.push(Arc::new(operation));
-    state.has_written |= written;
+    state.program.has_written |= written;
     session.start_clock(&mut state);
     state.pending_bytes += bytes;
     state.statistics.recorded += 1;

@@ -140,7 +140,8 @@ impl Session {
         let _turn = self.take_turn()?;
         let (chosen, held, old, outdated, observed, before, is_in_order) = {
             let mut state = self.lock();
-            let is_in_order = std::mem::take(&mut state.is_in_order);
+            let refused = state.program.refused.as_mut();
+            let is_in_order = refused.is_some_and(|refused| std::mem::take(&mut refused.is_due));
             let chosen = choose(&mut state);
             let held = Held::of(chosen.iter().filter_map(|index| state.waiting.get(*index)));
             let before = state.statistics;

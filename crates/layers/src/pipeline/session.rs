@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -194,16 +194,7 @@ pub(super) struct State {
     pub(super) last_failure: Option<Arc<Failure>>,
     pub(super) statistics: Statistics,
     pub(super) at_once: Vec<AtOnce>,
-    /// The reason why the program can't be recorded, in a session that only recorded.
-    pub(super) refused: Option<String>,
-    /// The placeholders that stand for inputs.
-    pub(super) placeholders: Vec<Placeholder>,
-    /// Whether placeholders were recorded as different memories that may be one: what was recorded runs one by one.
-    pub(super) is_in_order: bool,
-    /// Whether a call that writes was recorded, or ran at once.
-    pub(super) has_written: bool,
-    /// The dispatchers of the operators that were called, with the state of their registrations.
-    pub(super) called: Vec<(Dispatcher<Value>, u64)>,
+    pub(super) program: Program,
     /// The context of the last recorded operation, which most share.
     pub(super) context: Option<Arc<LocalContext>>,
     /// Those that no waiting operation reads are dropped at the end of a run.
@@ -214,10 +205,8 @@ pub(super) struct State {
 pub struct Session {
     this: Weak<Session>,
     pub(super) options: Options,
-    /// Whether it was made for a [`Recording`](super::Recording).
-    is_recorder: bool,
-    /// Whether it only records: nothing runs.
-    only_records: AtomicBool,
+    /// How the calls of its program run: a [`Manner`].
+    manner: AtomicU8,
     /// Whether calls are recorded.
     pub(super) open: AtomicBool,
     /// Whether a thread runs operations: the state says which.
@@ -227,6 +216,39 @@ pub struct Session {
     pub(super) matches: AtomicBool,
     state: Mutex<State>,
     pub(super) freed: Condvar,
+}
+
+/// How the calls of a program run.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// When something is read, or the block ends.
+    Deferred,
+    /// Not at all: they are recorded for a [`Recording`](super::Recording).
+    Recorded,
+    /// As they are made, since a program that was to be recorded can't be.
+    AtOnce,
+}
+
+/// What a session knows of a program that it records for a [`Recording`](super::Recording).
+#[derive(Default)]
+pub(super) struct Program {
+    /// The placeholders that stand for inputs.
+    pub(super) placeholders: Vec<Placeholder>,
+    /// Whether a call that writes was recorded, or ran at once.
+    pub(super) has_written: bool,
+    /// The dispatchers of the operators that were called, with the state of their registrations.
+    pub(super) called: Vec<(Dispatcher<Value>, u64)>,
+    /// Why it can't be recorded.
+    pub(super) refused: Option<Refused>,
+}
+
+/// Why a program can't be recorded, and runs instead.
+pub(super) struct Refused {
+    pub(super) reason: String,
+    /// Whether what was recorded before has yet to run: one by one, since placeholders were recorded as different
+    /// memories that may be one.
+    pub(super) is_due: bool,
 }
 
 impl fmt::Debug for Session {
@@ -251,15 +273,14 @@ impl Session {
     /// [`ErrorKind::Value`] for a limit of 0.
     pub fn new(options: Options) -> Result<Arc<Session>> {
         options.check()?;
-        Ok(Session::of(options, false))
+        Ok(Session::of(options, Manner::Deferred))
     }
 
-    pub(super) fn of(options: Options, is_recorder: bool) -> Arc<Session> {
+    pub(super) fn of(options: Options, manner: Manner) -> Arc<Session> {
         Arc::new_cyclic(|this| Session {
             this: Weak::clone(this),
             options,
-            is_recorder,
-            only_records: AtomicBool::new(is_recorder),
+            manner: AtomicU8::new(manner as u8),
             open: AtomicBool::new(false),
             runs: AtomicBool::new(false),
             matches: AtomicBool::new(false),
@@ -395,24 +416,29 @@ impl Session {
         left.fail(|| error.clone());
     }
 
+    fn runs(&self, manner: Manner) -> bool {
+        self.manner.load(Ordering::Relaxed) == manner as u8
+    }
+
     /// Returns whether it only records: nothing runs.
     pub(super) fn only_records(&self) -> bool {
-        self.is_recorder && self.only_records.load(Ordering::Relaxed)
+        self.runs(Manner::Recorded)
     }
 
     /// Returns whether it only recorded, and runs each call at once now.
     pub(super) fn runs_at_once(&self) -> bool {
-        self.is_recorder && !self.only_records()
+        self.runs(Manner::AtOnce)
     }
 
     /// Returns whether it was made for a recording.
     pub(super) fn is_recorder(&self) -> bool {
-        self.is_recorder
+        !self.runs(Manner::Deferred)
     }
 
-    /// Has it run operations. Returns whether it only recorded before.
+    /// Has calls run at once. Returns whether it only recorded before.
     pub(super) fn begin_to_run(&self) -> bool {
-        self.only_records.swap(false, Ordering::Relaxed)
+        let (from, to) = (Manner::Recorded as u8, Manner::AtOnce as u8);
+        self.manner.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Returns whether calls are recorded.
@@ -474,7 +500,7 @@ impl Session {
         let (writes, operator) = (operator.schema().arguments.iter().any(writes), operator.name());
         let mut state = self.lock_as_is();
         state.statistics.at_once += 1;
-        state.has_written |= writes;
+        state.program.has_written |= writes;
         let known = state.at_once.iter_mut().find(|c| c.operator == operator && c.reason == reason);
         match known {
             Some(known) => known.count += 1,
@@ -571,7 +597,7 @@ impl Drop for Session {
         if self.options.max_wait.is_some() {
             timer::forget(&self.this);
         }
-        if self.is_recorder {
+        if self.is_recorder() {
             recording::note_dropped();
         }
     }

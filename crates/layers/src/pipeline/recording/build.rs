@@ -99,8 +99,8 @@ impl Session {
         }
         let (chosen, held, old, called) = {
             let mut state = self.lock();
-            state.placeholders.clear();
-            let called = std::mem::take(&mut state.called);
+            state.program.placeholders.clear();
+            let called = std::mem::take(&mut state.program.called);
             let held = Held::of(state.waiting.iter());
             let old = state.merge_equal_calls(&held);
             (plan::everything(&state.waiting), held, old, called)

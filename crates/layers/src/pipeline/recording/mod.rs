@@ -39,7 +39,7 @@ use smallvec::SmallVec;
 use super::fusion::{CallArgs, Group, Plan, Step as Planned};
 use super::host::{Watch, is_interrupt};
 use super::operation::{Operation, guarded};
-use super::session::{Options, Session};
+use super::session::{Manner, Options, Refused, Session};
 pub(super) use build::dispatchers_of;
 use held::HeldMemory;
 pub(crate) use held::note_requires_grad;
@@ -168,7 +168,7 @@ impl Session {
     pub fn recorder() -> Arc<Session> {
         let limits =
             Options { max_ops: usize::MAX, max_pending_bytes: u64::MAX, ..Options::default() };
-        let session = Session::of(limits, true);
+        let session = Session::of(limits, Manner::Recorded);
         RECORDERS.fetch_add(1, Ordering::Relaxed);
         session.open();
         session
@@ -185,13 +185,13 @@ impl Session {
         }
         let (placeholder, pending, memory) = Tensor::placeholder(input, self.as_source())?;
         let (input, version) = (input.clone(), input.version());
-        self.lock().placeholders.push(Placeholder { pending, input, memory, version });
+        self.lock().program.placeholders.push(Placeholder { pending, input, memory, version });
         Ok(placeholder)
     }
 
     /// Has the placeholders be of the inputs' memory from now on. Returns them.
     pub(super) fn fill_placeholders(&self) -> Vec<Placeholder> {
-        let placeholders = std::mem::take(&mut self.lock_as_is().placeholders);
+        let placeholders = std::mem::take(&mut self.lock_as_is().program.placeholders);
         for one in &placeholders {
             one.pending.stand_for(Arc::clone(&one.memory));
         }
@@ -200,17 +200,17 @@ impl Session {
 
     /// Returns the inputs that placeholders stand for.
     pub fn inputs(&self) -> Vec<Tensor> {
-        self.lock().placeholders.iter().map(|one| one.input.clone()).collect()
+        self.lock().program.placeholders.iter().map(|one| one.input.clone()).collect()
     }
 
     /// Returns the reason why the program can't be recorded, if there is one.
     pub fn refused(&self) -> Option<String> {
-        self.lock().refused.clone()
+        self.lock().program.refused.as_ref().map(|refused| refused.reason.clone())
     }
 
     /// Returns whether a call that writes was recorded, or ran at once.
     pub fn has_written(&self) -> bool {
-        self.lock().has_written
+        self.lock().program.has_written
     }
 
     /// Runs what was recorded, for this reason, one by one since placeholders may be of one memory; calls from then on
@@ -224,13 +224,13 @@ impl Session {
             if !self.begin_to_run() {
                 return Ok(());
             }
-            state.refused = Some(reason.to_owned());
-            state.is_in_order = true;
+            state.program.refused = Some(Refused { reason: reason.to_owned(), is_due: true });
         }
         let writes: Vec<(Arc<dyn DeviceBuffer>, u32)> = {
             let state = self.lock();
             let writes = |one: &Placeholder| (Arc::clone(&one.memory), one.writes());
-            state.placeholders.iter().map(writes).filter(|(_, writes)| *writes > 0).collect()
+            let all = state.program.placeholders.iter().map(writes);
+            all.filter(|(_, writes)| *writes > 0).collect()
         };
         let before: Vec<u32> = writes.iter().map(|(memory, _)| version_of(&**memory)).collect();
         let _placeholders = self.fill_placeholders();
@@ -258,23 +258,22 @@ impl Session {
                 }
             });
         }
-        state.placeholders.iter().enumerate().filter(|(_, one)| one.writes() > 0).any(
-            |(at, one)| {
-                let inputs =
-                    state.placeholders.iter().enumerate().filter(|(other, _)| *other != at);
-                let mut others = inputs.map(|(_, other)| &other.input).chain(&constants);
-                others.any(|other| meets(&one.input, other))
-            },
-        )
+        let all = &state.program.placeholders;
+        let mut written = all.iter().enumerate().filter(|(_, one)| one.writes() > 0);
+        written.any(|(at, one)| {
+            let inputs = all.iter().enumerate().filter(|(other, _)| *other != at);
+            let mut others = inputs.map(|(_, other)| &other.input).chain(&constants);
+            others.any(|other| meets(&one.input, other))
+        })
     }
 
     /// Notes the dispatcher of an operator that the program calls.
     pub(super) fn note_dispatcher(&self, operator: &Operator<Value>) {
         let Some(dispatcher) = operator.dispatcher() else { return };
         let mut state = self.lock();
-        if !state.called.iter().any(|(known, _)| known.is_same(&dispatcher)) {
+        if !state.program.called.iter().any(|(known, _)| known.is_same(&dispatcher)) {
             let generation = dispatcher.generation();
-            state.called.push((dispatcher, generation));
+            state.program.called.push((dispatcher, generation));
         }
     }
 
@@ -297,7 +296,7 @@ impl Session {
         let given = |one: &Placeholder| {
             (Arc::as_ptr(&one.pending).addr(), Arc::strong_count(&one.pending) - 1)
         };
-        let mut placeholders = state.placeholders.iter().map(given);
+        let mut placeholders = state.program.placeholders.iter().map(given);
         results.any(|(address, held)| is_more(address, held))
             || placeholders.any(|(address, held)| is_more(address, held))
     }
