@@ -31,6 +31,14 @@ def test_gradients_have_memory_of_their_own():
     assert w.grad.tolist() == [1.0, 1.0]
 
 
+def test_a_gradient_that_is_a_part_of_an_expanded_one_can_be_written():
+    x, w = leaf(np.ones((4, 3))), kf.asarray(np.arange(12.0).reshape(4, 3))
+    loss = kf.sum(kf.sum(kf.stack([w, x]), axis=0) * w)
+    loss.backward()
+    x.grad.fill_(7.0)
+    assert x.grad.tolist() == [[7.0] * 3] * 4
+
+
 def test_the_graph_can_be_looked_at():
     x = leaf([1.0])
     y = x * 2.0

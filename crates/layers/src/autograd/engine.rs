@@ -220,7 +220,8 @@ fn accumulate(leaf: &Node, grad: Tensor, create_graph: bool) -> Result<()> {
         sum.attach(None);
         sum.set_requires_grad(false)?;
         // The copy is a call of an operator, so that a trace records it.
-        let own = if sum.is_contiguous() && sum.owns_memory() { sum } else { aten::clone(&sum)? };
+        let is_own = sum.is_contiguous() && sum.is_writable() && sum.owns_memory();
+        let own = if is_own { sum } else { aten::clone(&sum)? };
         Ok(own.into_whole())
     })
 }
