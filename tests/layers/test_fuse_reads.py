@@ -450,7 +450,7 @@ def in_generator():
         (in_numpy_array, "it writes to a NumPy array"),
         (in_dict, "it changes a dict"),
         (in_set, "it changes a set"),
-        (lambda: CountsByName().forward, "it changes attributes of a CountsByName"),
+        (lambda: CountsByName().forward, "it sets attributes by functions"),
         (in_iterator, "it reads an iterator"),
         (in_generator, "it reads an iterator"),
     ],

@@ -15,7 +15,7 @@ from keyfold._errors import GradientError
 from keyfold._layers._arguments import Arguments, Given, is_array, is_tree
 from keyfold._layers._changes import Snapshot, replace
 from keyfold._layers._results import CONSTANTS
-from keyfold._layers._watched import Watched
+from keyfold._layers._watched import Reads
 
 __all__ = ["Attempt"]
 
@@ -29,7 +29,7 @@ class Attempt:
     form: Any
     recorder: _core._Recorder
     given: Given
-    guards: list[Watched]
+    reads: Reads
     # The contents of the objects that the function may change, before the call.
     before: Snapshot
 
@@ -93,8 +93,12 @@ class Attempt:
 
     def held(self) -> Iterator[Any]:
         """What the function reads besides its arguments."""
-        for _, name, value in self.guards:
+        for _, name, value in self.reads.guards:
             yield from value if name is None else (value,)
+
+    def reached(self) -> set[int]:
+        """The ids of the objects that the function reaches, those by its arguments' objects too."""
+        return self.reads.reached.keys() | {id(one) for one, _ in self.before}
 
     def escapes(self) -> bool:
         """Whether somebody holds a tensor that the function made, besides its results."""

@@ -35,13 +35,26 @@ from keyfold._layers._static import (
     mro,
 )
 
-__all__ = ["MAX_BYTES", "Snapshot", "changed", "items", "length", "opaque", "replace", "snapshot"]
+__all__ = [
+    "MAX_BYTES",
+    "WRITES_ARRAY",
+    "Snapshot",
+    "changed",
+    "items",
+    "length",
+    "opaque",
+    "replace",
+    "snapshot",
+]
 
 # An object and its contents, for each object.
 Snapshot = list[tuple[Any, Any]]
 
 # NumPy arrays are compared up to this many bytes in all: copying them takes about 2 ms.
 MAX_BYTES = 16 << 20
+
+# A write that leaves an array's bytes as they were can't be seen, so it may be made again unseen.
+WRITES_ARRAY = "it writes to a NumPy array"
 
 # Classes whose objects show others at times, by code that isn't looked into.
 _OPAQUE: tuple[type, ...] = (
@@ -97,9 +110,13 @@ def _slots(value: Any) -> Iterator[Any]:
         for member in () if is_of_a_library(base) else class_dict(base).values():
             if type(member) is types.MemberDescriptorType:
                 try:
-                    yield member.__get__(value)
+                    held = member.__get__(value)
                 except AttributeError:
                     yield member
+                    continue
+                # Classes in C, as Cython's functions, make new objects of what they keep otherwise.
+                if member.__get__(value) is held:
+                    yield held
 
 
 def _contents(value: Any) -> tuple[Any, ...] | bytes:
@@ -130,7 +147,7 @@ def changed(before: Snapshot) -> str | None:
         new = _contents(value)
         if isinstance(old, bytes):
             if new != old:
-                return "it writes to a NumPy array"
+                return WRITES_ARRAY
         elif len(new) != len(old) or not all(map(operator.is_, new, old)):
             kind = type(value)
             what = "" if items(value) is not None else "attributes of "

@@ -26,6 +26,9 @@ IMPLICIT = ("__bool__", "__len__", "__eq__", "__call__", "__getattr__", "__getat
 # Methods and functions whose effect a recording wouldn't have, by name.
 _EFFECTS = frozenset({"backward", "manual_seed", "requires_grad_", "set_rng_state", "set_state"})
 
+# Names by which code sets attributes whose names aren't in its instructions.
+_SETTERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
+
 # Names by which code reads attributes whose names aren't in its instructions.
 _LOOKUPS = frozenset(
     {"getattr", "hasattr", "vars", "dir", "attrgetter", "__dict__", "__getattribute__"}
@@ -135,6 +138,9 @@ def _scan(code: types.CodeType) -> Scan:
         called = next((name for name in part.co_names if name in effects), None)
         if effect is None and called is not None:
             effect = f"it calls {called}"
+        is_maker = part.co_name in OF_NEW
+        if effect is None and not is_maker and not _SETTERS.isdisjoint(part.co_names):
+            effect = "it sets attributes by functions"
         catches |= "suppress" in part.co_names
         keywords = (names for names in part.co_consts if isinstance(names, tuple))
         writes |= not _WRITERS.isdisjoint(part.co_names)

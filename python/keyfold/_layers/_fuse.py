@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 import threading
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from keyfold import _core
-from keyfold._errors import Error, InvalidValue
-from keyfold._layers._arguments import Arguments, Given, replaced
+from keyfold._errors import Error, GradientError, InvalidValue
+from keyfold._layers._arguments import Arguments, Given, is_array, replaced
 from keyfold._layers._attempt import Attempt
-from keyfold._layers._changes import changed, snapshot
+from keyfold._layers._changes import WRITES_ARRAY, changed, snapshot
 from keyfold._layers._pipeline import pipeline
-from keyfold._layers._results import Results
+from keyfold._layers._results import Recorded, Results
 from keyfold._layers._watched import Reads, watched
 
 __all__ = ["fuse"]
@@ -29,15 +30,6 @@ _MAX_FRUITLESS, _REST = 32, 1000
 
 # The most forms of arguments that are remembered as not recordable.
 _MAX_REFUSED = 256
-
-
-class _Recorded:
-    """A recording, how its results are arranged, and the structure of its arguments."""
-
-    def __init__(self, recording: _core._Recording, results: Results, key: Any) -> None:
-        self.recording = recording
-        self.results = results
-        self.key = key
 
 
 class _Signature:
@@ -139,14 +131,15 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         self._lock = threading.Lock()
         # All recordings, the oldest first; by the structure of arguments. The class below has those
         # of calls with arrays alone, which it computes.
-        self._kept: list[_Recorded] = []
-        self._recorded: dict[Any, tuple[_Recorded, ...]] = {}
+        self._kept: list[Recorded] = []
+        self._recorded: dict[Any, tuple[Recorded, ...]] = {}
         self._refused: dict[Any, str] = {}
         # Forms of calls that changed something once.
         self._changed: set[Any] = set()
         # Recordings that were made since one was replayed, and calls that aren't recorded after
         # too many of these: what the function reads differs each time.
-        self._fruitless, self._seen, self._rest = 0, 0, 0
+        self._fruitless, self._seen = 0, 0
+        self._rest: float = 0
         self._counts = {"recorded": 0, "replayed": 0, "in_pipeline": 0, "eager": 0}
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -173,6 +166,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         if mode == "replay":
             known = () if arguments.is_plain else self._recorded.get(arguments.key(), ())
             for one in known:
+                if not one.may_be_given(arguments, (args, kwargs)):
+                    continue
                 outputs = one.recording.replay(leaves)
                 if outputs is not None:
                     self._counts["replayed"] += 1
@@ -209,7 +204,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         try:
             given = Given(arguments, recorder, (args, kwargs))
             before = snapshot(reads.state)
-            attempt = Attempt(arguments, form, recorder, given, reads.guards, before)
+            attempt = Attempt(arguments, form, recorder, given, reads, before)
             if attempt.writes_unseen():
                 raise Error("it reads a NumPy array that shares memory with a tensor")
         except Error as error:
@@ -223,6 +218,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             except BaseException as error:
                 if (reason := attempt.again_after(error)) is None:
                     self._counts["eager"] += 1
+                    if isinstance(error, GradientError):
+                        self._refuse(form, "it writes to an argument what requires gradients")
                     raise
             if reason is None:
                 results = self._arranged(attempt, result)
@@ -261,7 +258,10 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         reason = "it changes a list or dict among its arguments" if given.hand_back() else None
         reason = reason or recorder.refused()
         change = None if reason is not None else changed(attempt.before)
-        if change is None and reason is None and not recorder.watch(attempt.guards):
+        if change == WRITES_ARRAY:
+            self.clear()
+            self._rest = math.inf
+        if change is None and reason is None and not recorder.watch(attempt.reads.guards):
             change = "it changes what it reads"
         if change is not None and form not in self._changed:
             # It may have filled a cache, and change nothing from now on.
@@ -270,7 +270,9 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         reason = reason or change
         if reason is None and recorder.mixes():
             reason = "it writes to an argument that shares its memory"
-        results = reason or Results.of(result, recorder, given)
+        if reason is None and recorder.has_outdated():
+            reason = "it writes to an array that an operation has read"
+        results = reason or Results.of(result, recorder, given, attempt.reached())
         if isinstance(results, str):
             self._refuse(form, results)
         return results
@@ -286,9 +288,12 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             attempt.run_instead(reason)
             made = recorder.results(arguments.are_numpy())
             return cast(R, results.put(made, arguments.leaves))
-        recording = recorder.finish(arguments.leaves)
+        reached = attempt.reads.reached
+        arrays = [key for key, one in reached.items() if is_array(one)]
+        recording = recorder.finish(arguments.leaves, arrays)
         made = recording.compute(arguments.leaves)
-        self._keep(_Recorded(recording, results, arguments.key()))
+        trees = {key for key, one in reached.items() if type(one) in (list, dict)}
+        self._keep(Recorded(recording, results, arguments.key(), trees))
         self._counts["recorded"] += 1
         self._counts["replayed"] += 1
         return cast(R, results.put(made, arguments.leaves))
@@ -300,7 +305,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             self._changed.clear()
         self._refused[form] = reason
 
-    def _keep(self, made: _Recorded) -> None:
+    def _keep(self, made: Recorded) -> None:
         """Add a recording, and drop those that aren't current, and the oldest above the limit."""
         # The first call of a recording counts as a replay, too.
         replays = self.stats()["replayed"] - self._counts["recorded"]
@@ -315,7 +320,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             kept = [one for one in self._kept if one not in outdated]
             self._kept = [*kept, made][-self._capacity :]
             # Other threads may go through the lists: they are replaced, not changed.
-            groups: dict[Any, tuple[_Recorded, ...]] = {}
+            groups: dict[Any, tuple[Recorded, ...]] = {}
             for one in self._kept:
                 groups[one.key] = (*groups.get(one.key, ()), one)
             self._recorded = groups
@@ -360,6 +365,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
             self._set_plain([])
             self._refused.clear()
             self._changed.clear()
+            self._fruitless = self._rest = 0
         # Without the lock: what they held may run Python's code when it is dropped.
         del old
 

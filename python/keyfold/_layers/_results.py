@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from keyfold import _core
-from keyfold._layers._arguments import Given, is_array, is_tree
+from keyfold._layers._arguments import Arguments, Given, is_array, is_tree
 from keyfold._trace._structure import Spec, put_together, take_apart
 
-__all__ = ["CONSTANTS", "Results"]
+__all__ = ["CONSTANTS", "Recorded", "Results"]
 
 # Results besides arrays: each call gives the recorded one.
 CONSTANTS = frozenset(
@@ -24,14 +24,18 @@ class Results:
         self.is_one = spec.get("output") == 0 and count == 1
 
     @staticmethod
-    def of(result: Any, recorder: _core._Recorder, given: Given) -> Results | str:
+    def of(
+        result: Any, recorder: _core._Recorder, given: Given, reached: set[int]
+    ) -> Results | str:
         """Take a result apart, and give the recorder its tensors.
+
+        `reached` are the ids of the objects that the function reaches otherwise.
 
         Returns the reason if a recording can't give such a one.
         """
         found: list[tuple[str, Any]] = []
         try:
-            if (reason := _unfit(result, given)) is not None:
+            if (reason := _unfit(result, given, reached)) is not None:
                 return reason
             spec = take_apart(result, "", found, is_array, "output")
         except RecursionError:
@@ -58,6 +62,27 @@ class Results:
         return put_together(self.spec, "output", [*outputs, *leaves])
 
 
+class Recorded:
+    """A recording, how its results are arranged, and the structure of its arguments.
+
+    `reached` are the ids of the lists and dicts that the function reads otherwise.
+    """
+
+    def __init__(
+        self, recording: _core._Recording, results: Results, key: Any, reached: set[int]
+    ) -> None:
+        self.recording = recording
+        self.results = results
+        self.key = key
+        self.reached = reached
+
+    def may_be_given(self, arguments: Arguments, call: Any) -> bool:
+        """Whether no list or dict is one that the function reads otherwise: it may ask by `is`."""
+        if not self.reached:
+            return True
+        return self.reached.isdisjoint(map(id, arguments.holders(call)))
+
+
 def _statics(spec: Spec) -> list[Any]:
     if "static" in spec:
         return [spec["static"]]
@@ -74,7 +99,7 @@ def _renumber(spec: Spec, numbers: list[int]) -> None:
         _renumber(item, numbers)
 
 
-def _unfit(result: Any, given: Given) -> str | None:
+def _unfit(result: Any, given: Given, reached: set[int]) -> str | None:
     """Why the lists, tuples and dicts of a result can't be put together anew, if they can't."""
     seen: set[int] = set()
     rest = [result]
@@ -87,8 +112,8 @@ def _unfit(result: Any, given: Given) -> str | None:
         if not isinstance(tree, tuple):
             if id(tree) in seen:
                 return "a result has a list or dict twice"
-            if given.is_copy(tree):
-                return "it returns a list or dict that it was given"
+            if given.is_copy(tree) or id(tree) in reached:
+                return "it returns a list or dict that it was given, or reads"
             seen.add(id(tree))
         rest += tree.values() if type(tree) is dict else tree
     return None

@@ -70,13 +70,13 @@ class Reads(NamedTuple):
         guards: what the function reads.
         reason: why it can't be recorded; None if it can, as far as its code says.
         state: the objects that it may change, for `snapshot`.
-        reached: the ids of the objects that it reaches without its arguments.
+        reached: the objects that it reaches without its arguments, by their ids.
     """
 
     guards: list[Watched]
     reason: str | None
     state: list[Any]
-    reached: set[int]
+    reached: dict[int, Any]
 
 
 def watched(f: Any, arguments: Iterable[Any]) -> Reads:
@@ -88,7 +88,7 @@ def watched(f: Any, arguments: Iterable[Any]) -> Reads:
     """
     walk = _Walk()
     walk.run([f])
-    reached, named = set(walk.seen), len(walk.names)
+    reached, named = dict(walk.seen), len(walk.names)
     # The caller checks collections among the arguments, and replaces arrays.
     walk.run(
         [one for one in arguments if not issubclass(type(one), np.ndarray) and opaque(one) is None]
@@ -98,7 +98,7 @@ def watched(f: Any, arguments: Iterable[Any]) -> Reads:
         again = _Walk()
         again.names = dict(walk.names)
         again.run([f])
-        reached = set(again.seen)
+        reached = dict(again.seen)
     walk.finish(reached)
     return Reads(list(walk.guards.values()), walk.reason, walk.state, reached)
 
@@ -142,7 +142,7 @@ class _Walk:
             if not self._todo:
                 self._read_attributes()
 
-    def finish(self, reached: set[int]) -> None:
+    def finish(self, reached: dict[int, Any]) -> None:
         """Guard what isn't there, and check what is only known at the end of the walk."""
         if self.reason is None and (self._looks_up or self._catches):
             for holder, own, _ in self._holders:
@@ -264,8 +264,9 @@ class _Walk:
             names = function.__code__.co_freevars
             for name, cell in zip(names, function.__closure__ or (), strict=True):
                 value = content(cell)
-                is_registry = name == "registry" and module == "functools"  # of `singledispatch`
-                if value is not ABSENT and (callable(value) or is_registry):
+                # Of `singledispatch`; of `singledispatchmethod`, and what it is bound to.
+                is_users = module == "functools" and name in ("registry", "obj", "self")
+                if value is not ABSENT and (callable(value) or is_users):
                     self._todo.append(value)
             return
         self._functions += 1

@@ -40,6 +40,15 @@ pub(super) fn copy_of(session: &Session, array: &Tensor) -> Result<(Tensor, bool
     Ok((copy, true))
 }
 
+/// Returns whether an array still has the elements that a copy of it has.
+pub(super) fn is_copy_of(copy: &Tensor, array: &Tensor) -> Result<bool> {
+    let elements = |tensor: &Tensor| {
+        let host = tensor.to_device(Device::CPU)?.copy()?;
+        contiguous_bytes(&host, 0, host.numel())
+    };
+    Ok(elements(copy)?.as_slice::<u8>()? == elements(array)?.as_slice::<u8>()?)
+}
+
 /// Returns the size of the memory that a copy has.
 pub(super) fn bytes_of(copy: &Tensor) -> u64 {
     (copy.buffer().len() * copy.dtype().size()) as u64

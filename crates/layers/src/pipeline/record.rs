@@ -264,11 +264,14 @@ impl Kept<'_> {
             self.args.push(Value::Tensor(kept));
             return Ok(());
         }
-        // A recording reads what is there when it is replayed.
-        if tensor.buffer().is_lent() && !self.session.only_records() {
+        if tensor.buffer().is_lent() {
             let (copy, is_new) = copy_of(self.session, tensor)?;
             self.copied += if is_new { bytes_of(&copy) } else { 0 };
-            self.versions.push(copy.version());
+            match self.session.is_recorder() {
+                true if is_new => self.session.note_copy(&copy, tensor)?,
+                true => {}
+                false => self.versions.push(copy.version()),
+            }
             self.args.push(Value::Tensor(copy));
         } else {
             // A recording reads what is there, and what runs in place of one runs in order.

@@ -13,7 +13,7 @@ use keyfold_dispatch::{
     DispatchKey, DispatchKeySet, Dispatcher, LocalContext, LocalGuard, Operator, include_keys_with,
     local_data,
 };
-use keyfold_tensor::{PendingBuffer, PendingSource, Value};
+use keyfold_tensor::{PendingBuffer, PendingSource, Tensor, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -235,6 +235,8 @@ pub(super) enum Manner {
 pub(super) struct Program {
     /// The placeholders that stand for inputs.
     pub(super) placeholders: Vec<Placeholder>,
+    /// The copies of other libraries' arrays that calls read, each with the array, which a recording reads.
+    pub(super) copies: Vec<(Tensor, Tensor)>,
     /// Whether a call that writes was recorded, or ran at once.
     pub(super) has_written: bool,
     /// The dispatchers of the operators that were called, with the state of their registrations.

@@ -83,6 +83,7 @@ impl Session {
         }
         let matched = state.matched.iter().chain(state.replayed.as_deref());
         matched.flat_map(Matched::inputs).for_each(&mut add);
+        state.program.copies.iter().for_each(|(_, array)| add(array));
         let mut failed: Vec<_> = state.unreported.iter().chain(&state.last_failure).collect();
         failed.dedup_by_key(|failure| Arc::as_ptr(failure));
         for constant in failed.iter().flat_map(|failure| failure.graph.constants()) {

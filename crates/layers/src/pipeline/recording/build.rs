@@ -97,6 +97,7 @@ impl Session {
             let message = format!("a fused function can't be recorded: {reason}");
             return Err(Error::new(ErrorKind::Pipeline, message));
         }
+        self.read_arrays();
         let (chosen, held, old, called) = {
             let mut state = self.lock();
             state.program.placeholders.clear();

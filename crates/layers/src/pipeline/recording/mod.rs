@@ -27,8 +27,8 @@ mod held;
 mod operand;
 
 use std::cell::OnceCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::{Dispatcher, Operator, Value as _};
@@ -36,9 +36,10 @@ use keyfold_tensor::{DeviceBuffer, Overlap, PendingBuffer, Tensor, Value, ValueR
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::copies::is_copy_of;
 use super::fusion::{CallArgs, Group, Plan, Step as Planned};
 use super::host::{Watch, is_interrupt};
-use super::operation::{Operation, guarded};
+use super::operation::{Operation, guarded, memory_id};
 use super::session::{Manner, Options, Refused, Session};
 pub(super) use build::dispatchers_of;
 use held::HeldMemory;
@@ -219,13 +220,16 @@ impl Session {
     /// # Errors
     /// The first failure, after which the rest is given up, as if it had ended the program; an interrupt.
     pub fn run_instead(&self, reason: &str) -> Result<()> {
-        {
+        let copies = {
             let mut state = self.lock();
             if !self.begin_to_run() {
                 return Ok(());
             }
             state.program.refused = Some(Refused { reason: reason.to_owned(), is_due: true });
-        }
+            // Their calls read them.
+            std::mem::take(&mut state.program.copies)
+        };
+        drop(copies);
         let writes: Vec<(Arc<dyn DeviceBuffer>, u32)> = {
             let state = self.lock();
             let writes = |one: &Placeholder| (Arc::clone(&one.memory), one.writes());
@@ -246,6 +250,41 @@ impl Session {
         ran
     }
 
+    /// Notes the array that a call reads a copy of: if the program runs, the call reads what was there when it was made.
+    pub(super) fn note_copy(&self, copy: &Tensor, array: &Tensor) -> Result<()> {
+        let array = array.completed()?.unwrap_or_else(|| array.clone());
+        self.lock_as_is().program.copies.push((copy.clone(), array));
+        Ok(())
+    }
+
+    /// Returns whether another library's array was written to since a call read it, which a recording can't do.
+    ///
+    /// # Errors
+    /// Those of copies.
+    pub fn has_outdated(&self) -> Result<bool> {
+        let copies = self.lock_as_is().program.copies.clone();
+        for (copy, array) in &copies {
+            if !is_copy_of(copy, array)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Has calls read other libraries' arrays instead of the copies: a recording reads what is there when it is replayed.
+    pub(super) fn read_arrays(&self) {
+        let copies = std::mem::take(&mut self.lock_as_is().program.copies);
+        let arrays: FxHashMap<usize, &Tensor> =
+            copies.iter().map(|(copy, array)| (memory_id(copy), array)).collect();
+        if arrays.is_empty() {
+            return;
+        }
+        for operation in self.lock().waiting.iter() {
+            let mut args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
+            args.iter_mut().for_each(|arg| read_instead(arg, &arrays));
+        }
+    }
+
     /// Returns whether a call writes to an input that shares its memory with another one, or with a tensor that isn't an
     /// input: another recording than for inputs that don't.
     pub fn mixes(&self) -> bool {
@@ -258,6 +297,7 @@ impl Session {
                 }
             });
         }
+        constants.extend(state.program.copies.iter().map(|(_, array)| array.clone()));
         let all = &state.program.placeholders;
         let mut written = all.iter().enumerate().filter(|(_, one)| one.writes() > 0);
         written.any(|(at, one)| {
@@ -299,6 +339,19 @@ impl Session {
         let mut placeholders = state.program.placeholders.iter().map(given);
         results.any(|(address, held)| is_more(address, held))
             || placeholders.any(|(address, held)| is_more(address, held))
+    }
+}
+
+/// Replaces the tensors of an argument that are copies by those that they are of.
+fn read_instead(arg: &mut Value, arrays: &FxHashMap<usize, &Tensor>) {
+    match arg {
+        Value::Tensor(tensor) => {
+            if let Some(array) = arrays.get(&memory_id(tensor)) {
+                *tensor = Tensor::clone(array);
+            }
+        }
+        Value::List(items) => items.iter_mut().for_each(|item| read_instead(item, arrays)),
+        _ => {}
     }
 }
 

@@ -152,6 +152,11 @@ impl PyRecorder {
         self.session.mixes()
     }
 
+    /// Whether the function has written to an array that a call had read.
+    fn has_outdated(&self, py: Python<'_>) -> PyResult<bool> {
+        self.session.has_outdated().py(py)
+    }
+
     /// Takes what the function reads besides, each as (holder, name, value). Whether it finds the same now.
     fn watch(
         &self,
@@ -168,8 +173,14 @@ impl PyRecorder {
         Ok(is_same)
     }
 
-    /// Makes the recording, for arguments of these forms.
-    fn finish(&self, py: Python<'_>, leaves: Vec<Py<PyAny>>) -> PyResult<PyRecording> {
+    /// Makes the recording, for arguments of these forms. `reached` are the addresses of the arrays that the function
+    /// reads otherwise.
+    fn finish(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Py<PyAny>>,
+        mut reached: Vec<usize>,
+    ) -> PyResult<PyRecording> {
         let (inputs, outputs) =
             (std::mem::take(&mut *self.placeholders()), std::mem::take(&mut *self.outputs()));
         let recording = self.session.finish(&inputs, &outputs).py(py)?;
@@ -185,7 +196,8 @@ impl PyRecorder {
         let watched =
             std::mem::take(&mut *self.watched.lock().unwrap_or_else(PoisonError::into_inner));
         let excluded = local_keys(py)?.1;
-        Ok(PyRecording::new(recording, leaves, watched, excluded))
+        reached.sort_unstable();
+        Ok(PyRecording::new(recording, leaves, watched, reached, excluded))
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) struct PyRecording {
     leaves: Vec<Leaf>,
     /// The values that the function reads besides its arguments.
     watched: Vec<Watched>,
+    /// The addresses of the arrays among them, in order. Another recording is for an argument that is one of them: a
+    /// function may ask for that by `is`.
+    reached: Vec<usize>,
     /// The keys that the context removed: whether there were gradients.
     excluded: DispatchKeySet,
 }
@@ -176,9 +179,10 @@ impl PyRecording {
         recording: Recording,
         leaves: Vec<Leaf>,
         watched: Vec<Watched>,
+        reached: Vec<usize>,
         excluded: DispatchKeySet,
     ) -> PyRecording {
-        PyRecording { recording, leaves, watched, excluded }
+        PyRecording { recording, leaves, watched, reached, excluded }
     }
 
     pub(super) fn outputs<'py>(
@@ -223,6 +227,9 @@ impl PyRecording {
                     _ => return Ok(None),
                 },
             }
+        }
+        if arrays.iter().any(|array| self.reached.binary_search(array).is_ok()) {
+            return Ok(None);
         }
         if arrays.len() > 1 {
             // One array in two places is another form.
