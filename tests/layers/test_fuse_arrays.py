@@ -201,3 +201,22 @@ def test_a_gradient_error_is_raised_once():
     with pytest.raises(kf.GradientError):
         f(kf.asarray([1.0, 1.0], copy=True), kf.ones(2))
     assert f(kf.asarray([1.0, 1.0], copy=True), kf.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_an_array_that_an_argument_shares_is_read_after_the_write_to_the_argument():
+    def make(wrap):
+        kept = kf.asarray([1.0, 2.0], copy=True)
+        kept.numpy()
+
+        @wrap
+        def f(x):
+            before = kept * 1.0
+            x += 1.0
+            return before + kept * x
+
+        return lambda _: f(kept.reshape(2))
+
+    fused = make(kf.fuse)
+    for expected in ([5.0, 11.0], [11.0, 19.0], [19.0, 29.0]):
+        assert make(lambda f: f)(0).tolist() == [5.0, 11.0]
+        assert fused(0).tolist() == expected

@@ -264,7 +264,7 @@ impl Kept<'_> {
             self.args.push(Value::Tensor(kept));
             return Ok(());
         }
-        if tensor.buffer().is_lent() {
+        if tensor.buffer().is_lent() && !self.session.is_to_write(tensor) {
             let (copy, is_new) = copy_of(self.session, tensor)?;
             self.copied += if is_new { bytes_of(&copy) } else { 0 };
             match self.session.is_recorder() {

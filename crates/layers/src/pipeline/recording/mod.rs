@@ -257,6 +257,14 @@ impl Session {
         Ok(())
     }
 
+    /// Returns whether a recorded call is to write to a tensor's memory, by an input that shares it: what is there
+    /// isn't what the program reads.
+    pub(super) fn is_to_write(&self, tensor: &Tensor) -> bool {
+        let state = self.lock_as_is();
+        let mut written = state.program.placeholders.iter().filter(|one| one.writes() > 0);
+        written.any(|one| meets(&one.input, tensor))
+    }
+
     /// Returns whether another library's array was written to since a call read it, which a recording can't do.
     ///
     /// # Errors
