@@ -2,9 +2,10 @@
 //! to it can't be seen. Calls that follow read the same copy, as long as the array is still equal to it.
 
 use keyfold_core::{DType, Device, Result, Shape, Strides};
-use keyfold_tensor::Tensor;
+use keyfold_tensor::{Tensor, ValueRef};
 use rustc_hash::FxHashMap;
 
+use super::operation::for_each_tensor;
 use super::session::Session;
 
 /// The last copy of each array that waiting operations read, by the array's address and dtype. Operations that ran
@@ -42,11 +43,30 @@ pub(super) fn copy_of(session: &Session, array: &Tensor) -> Result<(Tensor, bool
 
 /// Returns whether an array still has the elements that a copy of it has.
 pub(super) fn is_copy_of(copy: &Tensor, array: &Tensor) -> Result<bool> {
+    let span = span_of(array).filter(|_| array.device() == Device::CPU);
+    if let Some(span) = span.filter(|_| copy.strides() == array.strides()) {
+        let [own, others] = [memory_of(copy, &span)?, memory_of(array, &span)?];
+        return Ok(own.as_slice::<u8>()? == others.as_slice::<u8>()?);
+    }
     let elements = |tensor: &Tensor| {
         let host = tensor.to_device(Device::CPU)?.copy()?;
         contiguous_bytes(&host, 0, host.numel())
     };
     Ok(elements(copy)?.as_slice::<u8>()? == elements(array)?.as_slice::<u8>()?)
+}
+
+/// The most bytes of another library's array that a recorder copies.
+const MOST_RECORDED: usize = 1 << 30;
+
+/// Returns whether arrays of other libraries among arguments are too large for copies that are made but to be compared.
+pub(super) fn are_too_large(args: &[ValueRef<'_>]) -> bool {
+    let mut found = false;
+    for arg in args {
+        for_each_tensor(*arg, &mut |tensor| {
+            found |= tensor.buffer().is_lent() && tensor.nbytes() > MOST_RECORDED;
+        });
+    }
+    found
 }
 
 /// Returns the size of the memory that a copy has.

@@ -13,7 +13,7 @@ use keyfold_tensor::{PendingBuffer, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::compute::compute;
-use super::copies::{bytes_of, copy_of};
+use super::copies::{are_too_large, bytes_of, copy_of};
 use super::decide::{Decision, Form, Inference, decide};
 use super::host::{self, Site};
 use super::known::{CallForm, Key};
@@ -153,6 +153,12 @@ pub(super) fn at_deferred(
     if session.only_records() {
         session.note_dispatcher(context.operator());
     }
+    let decision = match decision {
+        Decision::Record(_) if session.only_records() && are_too_large(args) => {
+            Decision::AtOnce("it reads more than 1 GiB of another library's memory")
+        }
+        other => other,
+    };
     match decision {
         Decision::AtOnce(reason) => {
             if session.only_records() {
