@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use keyfold_core::{Error, ErrorKind, Result, SharedError};
 use keyfold_dispatch::schema::Argument;
 use keyfold_dispatch::{
-    DispatchKey, DispatchKeySet, Dispatcher, LocalContext, LocalGuard, Operator, include_keys_with,
-    local_data,
+    DispatchKey, DispatchKeySet, LocalContext, LocalGuard, Operator, include_keys_with, local_data,
 };
-use keyfold_tensor::{PendingBuffer, PendingSource, Tensor, Value};
+use keyfold_tensor::{PendingBuffer, PendingSource, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -22,7 +21,7 @@ use super::copies::Copies;
 use super::failure::Failure;
 use super::host;
 use super::operation::{Operation, Slot};
-use super::recording::Placeholder;
+use super::recording::Program;
 use super::sequence::Matched;
 use super::waiting::Waiting;
 use super::{recording, settle, timer};
@@ -228,29 +227,6 @@ pub(super) enum Manner {
     Recorded,
     /// As they are made, since a program that was to be recorded can't be.
     AtOnce,
-}
-
-/// What a session knows of a program that it records for a [`Recording`](super::Recording).
-#[derive(Default)]
-pub(super) struct Program {
-    /// The placeholders that stand for inputs.
-    pub(super) placeholders: Vec<Placeholder>,
-    /// The copies of other libraries' arrays that calls read, each with the array, which a recording reads.
-    pub(super) copies: Vec<(Tensor, Tensor)>,
-    /// Whether a call that writes was recorded, or ran at once.
-    pub(super) has_written: bool,
-    /// The dispatchers of the operators that were called, with the state of their registrations.
-    pub(super) called: Vec<(Dispatcher<Value>, u64)>,
-    /// Why it can't be recorded.
-    pub(super) refused: Option<Refused>,
-}
-
-/// Why a program can't be recorded, and runs instead.
-pub(super) struct Refused {
-    pub(super) reason: String,
-    /// Whether what was recorded before has yet to run: one by one, since placeholders were recorded as different
-    /// memories that may be one.
-    pub(super) is_due: bool,
 }
 
 impl fmt::Debug for Session {

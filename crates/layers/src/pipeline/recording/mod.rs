@@ -21,32 +21,35 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+mod arrays;
 mod build;
 mod concurrent;
 mod held;
 mod operand;
+mod program;
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::{Dispatcher, Operator, Value as _};
-use keyfold_tensor::{DeviceBuffer, Overlap, PendingBuffer, Tensor, Value, ValueRef, overlap};
+use keyfold_tensor::{DeviceBuffer, Overlap, Tensor, Value, ValueRef, overlap};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::copies::is_copy_of;
 use super::fusion::{CallArgs, Group, Plan, Step as Planned};
 use super::host::{Watch, is_interrupt};
-use super::operation::{Operation, guarded, memory_id};
-use super::session::{Manner, Options, Refused, Session};
+use super::operation::{Operation, guarded};
+use super::session::{Manner, Options, Session};
 pub(super) use build::dispatchers_of;
 use held::HeldMemory;
 pub(crate) use held::note_requires_grad;
 pub(super) use held::{lock_memories, shares_held_by_recordings};
 pub(super) type HeldMemories = held::Memories;
 use operand::{Argument, Memories, Operand};
+pub(super) use program::Program;
+use program::{Placeholder, Refused};
 
 /// The recorders that exist.
 static RECORDERS: AtomicUsize = AtomicUsize::new(0);
@@ -110,23 +113,6 @@ impl Step {
             true => Some(step),
             false => step.find(operation),
         })
-    }
-}
-
-/// A tensor that stands for an input while a session records.
-pub(super) struct Placeholder {
-    pending: Arc<PendingBuffer>,
-    input: Tensor,
-    memory: Arc<dyn DeviceBuffer>,
-    /// The input's count of writes, from which the pending buffer counts.
-    version: u32,
-}
-
-impl Placeholder {
-    /// Returns the number of recorded writes.
-    fn writes(&self) -> u32 {
-        let counted = DeviceBuffer::version(&*self.pending);
-        counted.map_or(0, |counted| counted.load(Ordering::Relaxed).wrapping_sub(self.version))
     }
 }
 
@@ -250,49 +236,6 @@ impl Session {
         ran
     }
 
-    /// Notes the array that a call reads a copy of: if the program runs, the call reads what was there when it was made.
-    pub(super) fn note_copy(&self, copy: &Tensor, array: &Tensor) -> Result<()> {
-        let array = array.completed()?.unwrap_or_else(|| array.clone());
-        self.lock_as_is().program.copies.push((copy.clone(), array));
-        Ok(())
-    }
-
-    /// Returns whether a recorded call is to write to a tensor's memory, by an input that shares it: what is there
-    /// isn't what the program reads.
-    pub(super) fn is_to_write(&self, tensor: &Tensor) -> bool {
-        let state = self.lock_as_is();
-        let mut written = state.program.placeholders.iter().filter(|one| one.writes() > 0);
-        written.any(|one| meets(&one.input, tensor))
-    }
-
-    /// Returns whether another library's array was written to since a call read it, which a recording can't do.
-    ///
-    /// # Errors
-    /// Those of copies.
-    pub fn has_outdated(&self) -> Result<bool> {
-        let copies = self.lock_as_is().program.copies.clone();
-        for (copy, array) in &copies {
-            if !is_copy_of(copy, array)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Has calls read other libraries' arrays instead of the copies: a recording reads what is there when it is replayed.
-    pub(super) fn read_arrays(&self) {
-        let copies = std::mem::take(&mut self.lock_as_is().program.copies);
-        let arrays: FxHashMap<usize, &Tensor> =
-            copies.iter().map(|(copy, array)| (memory_id(copy), array)).collect();
-        if arrays.is_empty() {
-            return;
-        }
-        for operation in self.lock().waiting.iter() {
-            let mut args = operation.args.lock().unwrap_or_else(PoisonError::into_inner);
-            args.iter_mut().for_each(|arg| read_instead(arg, &arrays));
-        }
-    }
-
     /// Returns whether a call writes to an input that shares its memory with another one, or with a tensor that isn't an
     /// input: another recording than for inputs that don't.
     pub fn mixes(&self) -> bool {
@@ -347,19 +290,6 @@ impl Session {
         let mut placeholders = state.program.placeholders.iter().map(given);
         results.any(|(address, held)| is_more(address, held))
             || placeholders.any(|(address, held)| is_more(address, held))
-    }
-}
-
-/// Replaces the tensors of an argument that are copies by those that they are of.
-fn read_instead(arg: &mut Value, arrays: &FxHashMap<usize, &Tensor>) {
-    match arg {
-        Value::Tensor(tensor) => {
-            if let Some(array) = arrays.get(&memory_id(tensor)) {
-                *tensor = Tensor::clone(array);
-            }
-        }
-        Value::List(items) => items.iter_mut().for_each(|item| read_instead(item, arrays)),
-        _ => {}
     }
 }
 
