@@ -41,6 +41,21 @@ def read_and_written(w):
 WRITES = [sums, parts, read_and_written]
 
 
+def test_gradients_of_a_pipeline_are_not_copied_unless_somebody_else_holds_them():
+    x = kf.asarray([1.0, 2.0, 3.0], copy=True).requires_grad_()
+    other = kf.asarray([3.0, 4.0, 5.0], copy=True).requires_grad_()
+    weight = kf.asarray([1.0, 2.0, 3.0], copy=True)
+    # The gradients of a sum are one tensor: the first copy of it waits to read it.
+    for function, copies in ((kf.multiply, 0), (kf.add, 2)):
+        x.grad = other.grad = None
+        with kf.pipeline() as pipe:
+            kf.sum(function(x, other) * weight).backward()
+            assert str(pipe.explain()).count("aten::clone") == copies
+            x.grad.fill_(7.0)
+        expected = weight.numpy() * (1.0 if function is kf.add else x.detach().numpy())
+        assert other.grad.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("function", WRITES)
 def test_gradients_of_writes_to_what_waiting_calls_read_are_the_eager_ones(function):
     def gradient():

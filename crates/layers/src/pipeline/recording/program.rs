@@ -1,4 +1,4 @@
-//! What a session knows of a program while it records it.
+//! The state of a recording: the program so far.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::{DeviceBuffer, PendingBuffer, Tensor, Value};
 
-/// What a session knows of a program that it records for a [`Recording`](super::Recording).
+/// The state of a program that a session records for a [`Recording`](super::Recording), besides its calls.
 #[derive(Default)]
 pub(in crate::pipeline) struct Program {
     /// The placeholders that stand for inputs.
