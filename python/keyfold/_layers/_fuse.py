@@ -52,11 +52,10 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
 
     A recording is made anew when a kernel is registered or removed, when a global or enclosing
     variable that the function reads is another object, and when a tensor that it uses besides its
-    arguments is held by nobody else any more, or is made to require gradients. So it is when a list
-    or an attribute of an object that the function reaches holds other objects, as far as its code
-    names them: what is read by `getattr` or `exec`, items of dicts, and what libraries read, isn't
-    watched. keyfold's operators read arrays besides the arguments at each call; what is computed
-    otherwise, as by NumPy or Python, stays as it was recorded.
+    arguments is held by nobody else any more, or is made to require gradients; also when a list,
+    dict, set or attribute that it reaches, as far as its code names it, holds other objects. What
+    libraries read isn't watched. Operators read arrays besides the arguments at each call; what
+    NumPy or Python computes stays as it was recorded.
 
     While the function is recorded, NumPy arrays among its arguments are `keyfold.Tensor`s, so that
     `x ** 2` is keyfold's power. Results are NumPy arrays if all arrays among the arguments are.
@@ -136,8 +135,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         self._refused: dict[Any, str] = {}
         # Forms of calls that changed something once.
         self._changed: set[Any] = set()
-        # Recordings that were made since one was replayed, and calls that aren't recorded after
-        # too many of these: what the function reads differs each time.
+        # Recordings since one was replayed, and calls that aren't recorded after many of these.
         self._fruitless, self._seen = 0, 0
         self._rest: float = 0
         self._counts = {"recorded": 0, "replayed": 0, "in_pipeline": 0, "eager": 0}
@@ -259,8 +257,7 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         reason = reason or recorder.refused()
         change = None if reason is not None else changed(attempt.before)
         if change == WRITES_ARRAY:
-            self.clear()
-            self._rest = math.inf
+            self._drop(math.inf)
         if change is None and reason is None and not recorder.watch(attempt.reads.guards):
             change = "it changes what it reads"
         if change is not None and form not in self._changed:
@@ -316,6 +313,8 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
         # Without the lock, since it may run Python's code, as dropping recordings may.
         outdated = {one for one in self._kept if not one.recording.is_current()}
         with self._lock:
+            if self._rest == math.inf:  # another thread has seen a write
+                return
             old = self._kept, self._recorded
             kept = [one for one in self._kept if one not in outdated]
             self._kept = [*kept, made][-self._capacity :]
@@ -359,13 +358,17 @@ class fuse(_core._Fused, Generic[P, R]):  # noqa: N801 - used as a decorator
 
     def clear(self) -> None:
         """Drop all recordings, and what is known of calls that can't be recorded."""
+        self._drop(0)
+
+    def _drop(self, rest: float) -> None:
+        """Drop all recordings; the next `rest` calls aren't recorded."""
         with self._lock:
             old = self._kept, self._recorded
             self._kept, self._recorded = [], {}
             self._set_plain([])
             self._refused.clear()
             self._changed.clear()
-            self._fruitless = self._rest = 0
+            self._fruitless, self._rest = 0, rest
         # Without the lock: what they held may run Python's code when it is dropped.
         del old
 

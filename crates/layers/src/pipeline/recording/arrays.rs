@@ -25,6 +25,9 @@ impl Session {
     /// Returns whether a recorded call is to write to a tensor's memory, by an input that shares it: what is there
     /// isn't what the program reads.
     pub(in crate::pipeline) fn is_to_write(&self, tensor: &Tensor) -> bool {
+        if !self.is_recorder() {
+            return false;
+        }
         let state = self.lock_as_is();
         let mut written = state.program.placeholders.iter().filter(|one| one.writes() > 0);
         written.any(|one| meets(&one.input, tensor))
